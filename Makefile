@@ -1,0 +1,65 @@
+# Everything runs in a virtual environment that is made on demand; no activation, no other step.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+export JAX_PLATFORMS ?= cpu
+
+.PHONY: help demo test test-core test-thorough bench lint docs pictures clean
+
+help:
+	@echo "make demo           replay a simulated stream and print what came of it"
+	@echo "make test           the whole test suite, with coverage"
+	@echo "make test-core      the numerical core only, quickly"
+	@echo "make test-thorough  the whole suite with over 10,000 random examples"
+	@echo "make bench          speed, as ratios within one run"
+	@echo "make lint           ruff and mypy"
+	@echo "make docs           the documentation site, in docs/_build/html"
+	@echo "make pictures       draw the pictures of README and docs anew"
+
+# Versions under test are pinned for the interpreters that have a list; others resolve the lower bounds.
+define install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		$$(f=constraints/python$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt; \
+		   test -f $$f && echo "--constraint $$f") \
+		--editable ".[$(1)]"
+endef
+
+$(VENV)/.ready: pyproject.toml $(wildcard constraints/*.txt)
+	@echo "Setting up $(VENV) (about a minute) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(call install,test)
+	@touch $@
+
+$(VENV)/.docs-ready: $(VENV)/.ready
+	@$(call install,test,docs)
+	@touch $@
+
+demo: $(VENV)/.ready
+	@$(BIN)/python -m dpconformal
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-fail-under=95
+
+test-core: $(VENV)/.ready
+	$(BIN)/python -m pytest -n $(WORKERS) -m core tests
+
+test-thorough: $(VENV)/.ready
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-show-statistics
+
+bench: $(VENV)/.ready
+	$(BIN)/python tests/benchmarks/replay_speed.py
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.docs-ready
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+pictures: $(VENV)/.ready
+	$(BIN)/python docs/pictures.py
+
+clean:
+	rm -rf .venv .venv-* docs/_build docs/api .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -1,0 +1,97 @@
+"""The belief itself: a continuous prior mixed with point masses, its cdf and its quantiles."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from dpconformal.checks import Numbers, as_levels
+from dpconformal.priors.base import Prior
+from dpconformal.priors.inverse import as_float
+
+
+class Belief(NamedTuple):
+    """
+    The distribution ``prior_weight · P0 + Σ_j mass_j · δ(atom_j)`` of the next score.
+
+    Attributes
+    ----------
+    prior : Prior
+        P0.
+    prior_weight, atoms, cumulative, used : Array
+        The mixture; see the comments in the source for their shapes.
+    """
+
+    prior: Prior
+    prior_weight: Float[Array, ""]  # () share of P0; NaN if the state was spoilt
+    atoms: Float[Array, " J"]  # (J,) ascending; those from `used` on are padding
+    cumulative: Float[Array, " J+1"]  # (J + 1,) mass of the first j atoms; cumulative[0] = 0
+    used: Int[Array, ""]  # () how many atoms there are
+
+    def cdf(self, x: Numbers) -> Float[Array, "..."]:
+        """
+        P(X ≤ x).
+
+        Parameters
+        ----------
+        x : array_like
+            Any real numbers.
+
+        Returns
+        -------
+        Array
+            Probabilities, of the shape of x.
+        """
+        x = as_float(x).astype(self.atoms.dtype)
+        passed = jnp.searchsorted(self.atoms, x, side="right").astype(self.used.dtype)
+        mass = self.cumulative[jnp.minimum(passed, self.used)]
+        value = self.prior_weight * self.prior.cdf(x) + mass
+        return jnp.minimum(value, 1)  # rounding only
+
+    def quantile(self, levels: Numbers) -> Float[Array, "..."]:
+        """
+        Smallest x of the support with P(X ≤ x) ≥ level.
+
+        Between two neighbouring atoms only the prior's share grows, so the quantile is closed-form
+        once the right pair of neighbours is found, and that is a binary search.
+
+        Parameters
+        ----------
+        levels : array_like
+            Levels in [0, 1].
+
+        Returns
+        -------
+        Array
+            Thresholds, of the shape of the levels. For levels a ≤ b they are ordered, to the last bit.
+        """
+        levels = as_levels(levels, self.atoms.dtype)
+        j = self._first_reaching(lax.stop_gradient(levels))
+        low, high = (jnp.asarray(end, levels.dtype) for end in self.prior.support)
+        last = self.atoms.shape[-1] - 1
+        left = jnp.where(j > 0, self.atoms[jnp.maximum(j - 1, 0)], low)
+        right = jnp.where(j < self.used, self.atoms[jnp.minimum(j, last)], high)
+        wanted = (levels - self.cumulative[j]) / self.prior_weight  # of the prior's own mass
+        between = self.prior.quantile(jnp.clip(wanted, 0, 1))
+        # Clipping to the neighbours undoes rounding only, and makes crossings impossible.
+        threshold = jnp.minimum(jnp.maximum(between, left), right)
+        threshold = jnp.where(levels >= 1, high, threshold)
+        return jnp.where(jnp.isnan(self.prior_weight), jnp.nan, threshold)
+
+    def _first_reaching(self, levels: Array) -> Int[Array, "..."]:
+        """Index of the first atom at which the cdf reaches each level; ``used`` if none does."""
+        weight, atoms, cumulative = lax.stop_gradient((self.prior_weight, self.atoms, self.cumulative))
+
+        def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bracket
+            middle = (low + high) // 2
+            reaches = weight * self.prior.cdf(atoms[middle]) + cumulative[middle + 1] >= levels
+            searching = low < high
+            high = jnp.where(searching & reaches, middle, high)
+            low = jnp.where(searching & ~reaches, middle + 1, low)
+            return low, high
+
+        start = jnp.zeros(levels.shape, self.used.dtype)
+        stop = jnp.broadcast_to(self.used, levels.shape)
+        return lax.fori_loop(0, atoms.shape[-1].bit_length(), halve, (start, stop))[1]

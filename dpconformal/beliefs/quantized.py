@@ -1,0 +1,175 @@
+"""The quantized belief: counts in equal bins, so memory does not grow with time."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int, Num
+
+from dpconformal.beliefs.belief import Belief
+from dpconformal.beliefs.weights import check_belief, check_rounds, weights_of
+from dpconformal.checks import Numbers, Scalar, as_levels, as_scores, is_traced, whole
+from dpconformal.learner import advance, usable
+from dpconformal.priors import Prior, Uniform
+from dpconformal.pytree import register
+
+
+class BinnedScores(NamedTuple):
+    """
+    Scores seen so far, in bins of equal width.
+
+    Attributes
+    ----------
+    count, weights : Array
+        See the comments in the source for their shapes.
+    """
+
+    count: Int[Array, "*B"]  # () scores seen; -1 once a bad score was met inside jit
+    weights: Num[Array, "*B K"]  # (bins,) whole counts, or with a discount Σ β^age of a bin's scores
+
+
+@register(static=("bins",))
+@dataclass(frozen=True)
+class Quantized:
+    """
+    The exact belief with each score moved to the centre of its bin: memory O(bins).
+
+    With √T bins the regret is still O(R√T). Thresholds never cross.
+
+    Parameters
+    ----------
+    bins : int, optional
+        Bins of equal width over the prior's support. An edge belongs to the bin above it, the top
+        end to the last bin. None: ⌈√T⌉, decided by :func:`dpconformal.replay`.
+    prior : Prior
+        P0, on a bounded support that holds every score. It stays continuous.
+    schedule : Schedule or callable, optional
+        λ_t. By default 1/√t, or with a discount the matching ``schedules.discounted(discount)``.
+    discount : float, optional
+        β in (0, 1): a score k rounds old counts β^k.
+
+    Examples
+    --------
+    >>> belief = Quantized(bins=4)
+    >>> state = belief.observe(belief.init(), 0.3)
+    >>> state.weights
+    Array([0, 1, 0, 0], dtype=int32)
+    """
+
+    bins: int | None = None
+    prior: Prior = Uniform()
+    schedule: Any = None
+    discount: Scalar | None = None
+
+    def __post_init__(self) -> None:
+        check_belief("Quantized", self)
+        if self.bins is not None:
+            object.__setattr__(self, "bins", whole("Quantized.bins", self.bins, 1))
+        if not is_traced(self.support) and not np.all(np.isfinite(self.support)):
+            raise ValueError(f"Quantized.prior has support {self.support}: equal bins need a bounded one")
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the interval that holds every score."""
+        return self.prior.support
+
+    def init(self, rounds: int | None = None, dtype: Any = None) -> BinnedScores:
+        """Return the state before any score."""
+        if rounds is None and self.bins is None:
+            raise ValueError("Quantized.bins = None: a number of bins is needed outside replay, such as bins=64")
+        if rounds is not None:
+            check_rounds(self, 0, rounds)
+        bins = self.bins or max(math.isqrt(max(rounds or 0, 1) - 1) + 1, 1)
+        weights = jnp.zeros(bins, jnp.int32 if self.discount is None else dtype or jnp.result_type(float))
+        return BinnedScores(jnp.zeros((), jnp.int32), weights)
+
+    def prepare(self, state: BinnedScores, rounds: int) -> BinnedScores:
+        """Check the schedule on the rounds to come; there is always room."""
+        check_rounds(self, state.count, rounds)
+        return state
+
+    def observe(self, state: BinnedScores, score: Numbers) -> BinnedScores:
+        """Return the state after one more score."""
+        return _observe(self, state, as_scores(score, self.support, "score"))
+
+    def belief(self, state: BinnedScores, dtype: Any = None) -> Belief:
+        """Return the distribution of the next score."""
+        return _belief(self, state, np.dtype(dtype or self._dtype(state)))
+
+    def quantile(self, state: BinnedScores, levels: Numbers) -> Float[Array, "..."]:
+        """Predict the threshold of each level."""
+        given = getattr(levels, "dtype", None)
+        dtype = given if given is not None and jnp.issubdtype(given, jnp.floating) else None
+        dtype = jax.dtypes.canonicalize_dtype(dtype or self._dtype(state))
+        return _quantile(self, state, as_levels(levels, dtype))
+
+    def cdf(self, state: BinnedScores, x: Numbers) -> Float[Array, "..."]:
+        """Probability that the next score is at most x."""
+        return self.belief(state, getattr(x, "dtype", None)).cdf(x)
+
+    def merge(self, first: BinnedScores, second: BinnedScores) -> BinnedScores:
+        """Return the state that saw the scores of ``first``, then those of ``second``."""
+        bins = first.weights.shape[-1], second.weights.shape[-1]
+        if bins[0] != bins[1]:
+            raise ValueError(f"second has {bins[1]} bins and first {bins[0]}: only equal bins merge")
+        return _merge(self, first, second)
+
+    def _dtype(self, state: BinnedScores) -> Any:
+        return jnp.result_type(float) if self.discount is None else state.weights.dtype
+
+
+def _bin_of(score: Array, low: Array, high: Array, bins: int) -> Array:
+    """Index of the bin that holds a score; correct to the last bit, also where division rounds."""
+    score, low, high = lax.stop_gradient((score, low, high))
+    width = high - low
+    # Behind the barrier XLA cannot replace the division by a product with the rounded 1/bins.
+    size = lax.optimization_barrier(jnp.asarray(bins, score.dtype))
+
+    def edge(k: Array) -> Array:
+        return low + (k * width) / size
+
+    k = jnp.floor((score - low) / width * size)
+    k = jnp.where(score < edge(k), k - 1, jnp.where(score >= edge(k + 1), k + 1, k))
+    return jnp.clip(k, 0, bins - 1).astype(jnp.int32)
+
+
+@jax.jit
+def _observe(learner: Quantized, state: BinnedScores, score: Array) -> BinnedScores:
+    low, high = (jnp.asarray(end, score.dtype) for end in learner.support)
+    fine = usable(score, learner.support)
+    bins = state.weights.shape[-1]
+    here = jnp.arange(bins, dtype=jnp.int32) == _bin_of(jnp.where(fine, score, low), low, high, bins)
+    old = state.weights
+    if learner.discount is not None:
+        old = old * jnp.asarray(learner.discount, old.dtype)
+    return BinnedScores(advance(state.count, fine), old + here.astype(old.dtype))
+
+
+@jax.jit
+def _merge(learner: Quantized, first: BinnedScores, second: BinnedScores) -> BinnedScores:
+    earlier = first.weights
+    if learner.discount is not None:
+        discount = jnp.asarray(learner.discount, earlier.dtype)
+        earlier = earlier * discount ** second.count.astype(earlier.dtype)
+    fine = (first.count >= 0) & (second.count >= 0)
+    return BinnedScores(jnp.where(fine, first.count + second.count, -1), earlier + second.weights)
+
+
+@jax.jit(static_argnames="dtype")
+def _belief(learner: Quantized, state: BinnedScores, dtype: Any) -> Belief:
+    bins = state.weights.shape[-1]
+    weights = weights_of(learner, state.count, dtype)
+    low, high = (jnp.asarray(end, dtype) for end in learner.support)
+    centres = low + ((jnp.arange(bins, dtype=dtype) + 0.5) * (high - low)) / bins
+    mass = weights.atom * jnp.cumsum(state.weights).astype(dtype)
+    cumulative = jnp.concatenate([jnp.zeros(1, dtype), mass])
+    return Belief(learner.prior, weights.prior, centres, cumulative, jnp.asarray(bins, jnp.int32))
+
+
+@jax.jit
+def _quantile(learner: Quantized, state: BinnedScores, levels: Array) -> Array:
+    return _belief(learner, state, levels.dtype).quantile(levels)

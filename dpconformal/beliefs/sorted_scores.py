@@ -1,0 +1,130 @@
+"""The evidence of the exact beliefs: every score seen, in order of size."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from dpconformal.checks import is_traced
+from dpconformal.learner import advance
+
+
+class SortedScores(NamedTuple):
+    """
+    Scores seen so far. Pure evidence: prior, schedule and discount come in when it is questioned.
+
+    Attributes
+    ----------
+    count, values, arrivals : Array
+        See the comments in the source for their shapes.
+    """
+
+    count: Int[Array, "*B"]  # () scores seen; -1 once a bad score or a full buffer was met inside jit
+    values: Float[Array, "*B C"]  # (capacity,) ascending, ties in order of arrival; +inf beyond count
+    arrivals: Int[Array, "*B C"]  # (capacity,) the round each value came in, 1, 2, …; 0 beyond count
+
+
+def empty(capacity: int, dtype: Any) -> SortedScores:
+    """
+    Return a store with room for ``capacity`` scores.
+
+    Parameters
+    ----------
+    capacity : int
+        Room.
+    dtype : dtype
+        Of the scores.
+
+    Returns
+    -------
+    SortedScores
+        With nothing in it.
+    """
+    values = jnp.full(capacity, jnp.inf, dtype)
+    return SortedScores(jnp.zeros((), jnp.int32), values, jnp.zeros(capacity, jnp.int32))
+
+
+def insert(state: SortedScores, score: Float[Array, ""], fine: Bool[Array, ""]) -> SortedScores:
+    """
+    Put one score in its place.
+
+    Parameters
+    ----------
+    state : SortedScores
+        The store.
+    score : Array
+        The score.
+    fine : Array
+        Whether the score is usable. If not, or if the store is full, the state is marked as spoilt.
+
+    Returns
+    -------
+    SortedScores
+        The store with the score in it.
+    """
+    capacity = state.values.shape[-1]
+    position = jnp.sum(state.values <= score)
+    slot = jnp.arange(capacity)
+
+    def put(column: Array, new: Array) -> Array:
+        shifted = jnp.concatenate([column[:1], column[:-1]])
+        return jnp.where(slot < position, column, jnp.where(slot == position, new, shifted))
+
+    count = advance(state.count, fine & (state.count < capacity))
+    return SortedScores(count, put(state.values, score), put(state.arrivals, state.count + 1))
+
+
+def grow(state: SortedScores, rounds: int) -> SortedScores:
+    """
+    Make room for more scores: at least double, where there is not room enough.
+
+    Parameters
+    ----------
+    state : SortedScores
+        The store, or a batch of them.
+    rounds : int
+        Scores to come.
+
+    Returns
+    -------
+    SortedScores
+        The same scores. Where the count is traced, and so unknown, the room grows by ``rounds``.
+    """
+    capacity = state.values.shape[-1]
+    if is_traced(state.count):
+        wanted = capacity + rounds
+    else:
+        needed = int(np.max(state.count, initial=0)) + rounds
+        wanted = capacity if needed <= capacity else max(needed, 2 * capacity)
+    padding = [(0, 0)] * (state.values.ndim - 1) + [(0, wanted - capacity)]
+    if wanted == capacity:
+        return state
+    return SortedScores(
+        state.count,
+        jnp.pad(state.values, padding, constant_values=math.inf),
+        jnp.pad(state.arrivals, padding),
+    )
+
+
+def merge(first: SortedScores, second: SortedScores) -> SortedScores:
+    """
+    Join two stores, the second having been filled after the first.
+
+    Parameters
+    ----------
+    first, second : SortedScores
+        In time order, which matters only to a discounted belief.
+
+    Returns
+    -------
+    SortedScores
+        The store that would have seen all scores; its room is the sum of both.
+    """
+    later = jnp.where(second.arrivals > 0, second.arrivals + first.count, 0)
+    values = jnp.concatenate([first.values, second.values])
+    values, arrivals = lax.sort((values, jnp.concatenate([first.arrivals, later])), num_keys=1, is_stable=True)
+    fine = (first.count >= 0) & (second.count >= 0)
+    return SortedScores(jnp.where(fine, first.count + second.count, -1), values, arrivals)

@@ -1,0 +1,298 @@
+"""
+Checks at the boundary: on the host, before anything runs.
+
+Every check names the argument, the first bad index and its value. Values that are being traced
+(inside ``jit``, ``vmap``, ``grad``) cannot be looked at; there, what a check would have refused
+becomes NaN downstream and never a plausible number (see :mod:`dpconformal.learner`).
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+# Whatever numpy.asarray takes: lists, numbers, NumPy and JAX arrays, pandas and xarray objects.
+Numbers = Any
+# A hyperparameter: a number, or an array of them as an axis for vmap.
+Scalar = Any
+
+
+def is_traced(*values: Any) -> bool:
+    """
+    Whether any leaf of the values is being traced, so that it has no number to look at.
+
+    Parameters
+    ----------
+    *values : pytree
+        Anything.
+
+    Returns
+    -------
+    bool
+        True inside ``jit``, ``vmap`` or ``grad`` of the value concerned.
+    """
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def complain_at(name: str, values: Any, bad: Any, why: str) -> None:
+    """
+    Raise for the first bad entry, if there is one.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name.
+    values : array_like
+        Its values.
+    bad : array_like of bool
+        Where they are not acceptable.
+    why : str
+        The rule that is broken and what to do, to stand after the value.
+
+    Raises
+    ------
+    ValueError
+        With the argument, the index and the value.
+    """
+    array, bad = np.asarray(values), np.asarray(bad)
+    if not bad.any():
+        return
+    index = np.unravel_index(int(np.argmax(bad)), bad.shape)
+    where = f"[{', '.join(str(i) for i in index)}]" if index else ""
+    more = int(bad.sum()) - 1
+    others = f" ({more} more like it)" if more else ""
+    raise ValueError(f"{name}{where} = {array[index]!s}: {why}{others}")
+
+
+def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
+    """
+    Convert to an array of real numbers; refuse text, objects, masks and complex numbers.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name.
+    values : array_like
+        The argument.
+
+    Returns
+    -------
+    ndarray or Array
+        A NumPy view of what is concrete; a traced array as it is. Half precision is widened to
+        float32, which loses nothing.
+
+    Raises
+    ------
+    ValueError
+        If the values are not real numbers.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError(f"{name} is a masked array, whose mask would be lost: fill it or drop the masked rounds")
+    if isinstance(values, jax.core.Tracer):
+        array: Any = values
+    elif is_traced(values):
+        array = jnp.asarray(values)
+    else:
+        try:
+            array = np.asarray(values)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from None
+    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool) or jnp.issubdtype(
+        array.dtype, jnp.complexfloating
+    ):
+        raise ValueError(f"{name} must be real numbers; got dtype {array.dtype}")
+    if jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < 32:
+        return array.astype(np.float32)
+    return array
+
+
+def float_dtype(array: Any) -> np.dtype:
+    """
+    Find the floating type in which an array is worked with: its own, as far as JAX's setting allows.
+
+    Parameters
+    ----------
+    array : ndarray or Array
+        Real numbers.
+
+    Returns
+    -------
+    dtype
+        float32 or float64.
+    """
+    dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else np.float64
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+
+
+def number(
+    name: str,
+    value: Scalar,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    open_high: bool = False,
+    hint: str = "",
+) -> Scalar:
+    """
+    Check a hyperparameter: finite and within a range.
+
+    Parameters
+    ----------
+    name : str
+        What to call it in the error, with its owner: ``"Dirichlet.concentration"``.
+    value : number or array
+        A number; an array is an axis for ``vmap``, and each entry is checked.
+    low, high : float
+        The range.
+    open_low, open_high : bool
+        Whether an end itself is excluded.
+    hint : str
+        What to do instead.
+
+    Returns
+    -------
+    float or Array
+        A concrete number as a plain float, so that it is weakly typed and takes on the dtype of the
+        scores; arrays and traced values as they are.
+
+    Raises
+    ------
+    ValueError
+        With the name, the value and the range.
+    """
+    array = as_numbers(name, value)
+    if isinstance(array, jax.core.Tracer):
+        return array
+    array = array.astype(float)
+    above = array > low if open_low else array >= low
+    below = array < high if open_high else array <= high
+    interval = f"{'(' if open_low or low == -math.inf else '['}{low:g}, {high:g}{')' if open_high or high == math.inf else ']'}"
+    why = f"must be finite and in {interval}{'; ' + hint if hint else ''}"
+    complain_at(name, array, ~(np.isfinite(array) & above & below), why)
+    return float(array) if array.ndim == 0 else jnp.asarray(array)
+
+
+def ordered(owner: str, low: Scalar, high: Scalar) -> None:
+    """
+    Check that two ends make an interval of finite, positive width.
+
+    Parameters
+    ----------
+    owner : str
+        Whose ends they are.
+    low, high : number or array
+        The ends.
+
+    Raises
+    ------
+    ValueError
+        If ``low < high`` does not hold or the width overflows.
+    """
+    if is_traced(low, high):
+        return
+    low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
+    with np.errstate(over="ignore"):
+        bad = ~((low < high) & np.isfinite(high - low))
+    complain_at(f"{owner}.high", high, bad, f"must exceed low = {low[bad][0] if bad.any() else 0:g} by a finite width")
+
+
+def whole(name: str, value: Any, minimum: int) -> int:
+    """
+    Check a size: a whole number, not below a minimum.
+
+    Parameters
+    ----------
+    name : str
+        What to call it in the error.
+    value : int
+        The size.
+    minimum : int
+        The least that makes sense.
+
+    Returns
+    -------
+    int
+        The size as a plain int.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
+        raise ValueError(f"{name} = {value!r}: must be a whole number, at least {minimum}")
+    return int(value)
+
+
+def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scores") -> Array:
+    """
+    Convert scores and check them against the support.
+
+    Parameters
+    ----------
+    values : array_like
+        One score or many.
+    support : tuple
+        The ends of the support.
+    name : str
+        What to call them in the error.
+
+    Returns
+    -------
+    Array
+        Floating-point scores. Traced ones are not checked here.
+
+    Raises
+    ------
+    ValueError
+        For NaN, infinite or out-of-support scores.
+    """
+    array = as_numbers(name, values)
+    dtype = float_dtype(array)
+    if isinstance(array, jax.core.Tracer):
+        return array.astype(dtype)
+    if array.dtype.kind == "f":
+        complain_at(name, array, ~np.isfinite(array), "scores must be finite; drop the round or replace the value on purpose")
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype)
+    complain_at(name, array, ~np.isfinite(cast), f"overflows {dtype}; rescale, or enable 64-bit JAX (jax_enable_x64)")
+    if not is_traced(support):
+        low, high = (np.asarray(end, dtype) for end in support)
+        bad = (cast < low) | (cast > high)
+        remedy = "give the learner a wider support, such as prior=priors.Uniform(low, high), or rescale the scores"
+        complain_at(name, array, bad, f"outside the support [{low:g}, {high:g}]; {remedy}")
+    return jnp.asarray(cast)
+
+
+def as_levels(values: Numbers, dtype: Any, name: str = "levels") -> Array:
+    """
+    Convert confidence levels and check that they lie in [0, 1].
+
+    Parameters
+    ----------
+    values : array_like
+        Levels, of any shape.
+    dtype : dtype
+        The floating type to work in.
+    name : str
+        What to call them in the error.
+
+    Returns
+    -------
+    Array
+        Floating-point levels. Traced ones are not checked here.
+
+    Raises
+    ------
+    ValueError
+        For NaN or levels outside [0, 1].
+    """
+    array = as_numbers(name, values)
+    if not isinstance(array, jax.core.Tracer):
+        why = "a confidence level lies in [0, 1]; 90 % is 0.9"
+        complain_at(name, array, ~((array >= 0) & (array <= 1)), why)
+    return jnp.asarray(array, dtype)

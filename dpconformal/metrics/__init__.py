@@ -1,0 +1,31 @@
+"""Metrics of a run: loss, regret, coverage, crossings, calibration."""
+
+from dpconformal.metrics.calibration import crps, pit
+from dpconformal.metrics.coverage import (
+    coverage,
+    coverage_error,
+    covered,
+    longest_miss_run,
+    rolling_coverage,
+)
+from dpconformal.metrics.loss import discounted_regret, quantile_loss, regret
+from dpconformal.metrics.order import Crossings, crossings, interval_score, interval_width
+from dpconformal.metrics.summary import summary
+
+__all__ = [
+    "Crossings",
+    "coverage",
+    "coverage_error",
+    "covered",
+    "crossings",
+    "crps",
+    "discounted_regret",
+    "interval_score",
+    "interval_width",
+    "longest_miss_run",
+    "pit",
+    "quantile_loss",
+    "regret",
+    "rolling_coverage",
+    "summary",
+]

@@ -1,0 +1,80 @@
+"""Arrays of a run in the namespace that suits it: NumPy in float64 outside ``jit``, JAX inside."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.checks import is_traced
+from dpconformal.replay import Replay
+
+
+class Arrays(NamedTuple):
+    """
+    A run's arrays, ready to broadcast against each other.
+
+    Attributes
+    ----------
+    xp, thresholds, scores, levels : module and arrays
+        See the comments in the source.
+    """
+
+    xp: Any  # numpy or jax.numpy
+    thresholds: Any  # (..., T, A)
+    scores: Any  # (..., T, 1)
+    levels: Any  # (1, ..., T or 1, A), of the thresholds' rank
+
+
+def arrays_of(run: Replay) -> Arrays:
+    """
+    Take a run apart.
+
+    Sums over millions of rounds need more digits than float32 has, so outside ``jit`` everything is
+    computed on the host in float64, whatever the run's dtype.
+
+    Parameters
+    ----------
+    run : Replay
+        Thresholds, scores and levels; the other fields are not looked at.
+
+    Returns
+    -------
+    Arrays
+        With a level axis on all.
+
+    Raises
+    ------
+    ValueError
+        If this is not a run, or its shapes do not fit each other.
+    """
+    if not isinstance(run, Replay):
+        raise ValueError(f"run is a {type(run).__name__}: pass what replay returned, or Replay(thresholds, ...)")
+    traced = is_traced(run.thresholds, run.scores, run.levels)
+    xp = jnp if traced else np
+    dtype = run.thresholds.dtype if traced else np.float64
+    thresholds, scores, levels = (xp.asarray(a, dtype) for a in (run.thresholds, run.scores, run.levels))
+    if thresholds.ndim < 2 or scores.shape != thresholds.shape[:-1]:
+        raise ValueError(
+            f"run.thresholds has shape {thresholds.shape} and run.scores {scores.shape}: expected (..., T, A), (..., T)"
+        )
+    if levels.shape not in (thresholds.shape[-1:], thresholds.shape[-2:]):
+        raise ValueError(f"run.levels has shape {levels.shape}: expected (A,) or (T, A) of {thresholds.shape}")
+    levels = levels.reshape((1,) * (thresholds.ndim - levels.ndim) + levels.shape)
+    return Arrays(xp, thresholds, scores[..., None], levels)
+
+
+def per_round_levels(arrays: Arrays) -> Any:
+    """
+    Repeat the levels for every round.
+
+    Parameters
+    ----------
+    arrays : Arrays
+        A run's arrays.
+
+    Returns
+    -------
+    array, shape (..., T, A)
+        The level of every threshold.
+    """
+    return arrays.xp.broadcast_to(arrays.levels, arrays.thresholds.shape)

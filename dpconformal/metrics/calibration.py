@@ -1,0 +1,92 @@
+"""PIT and CRPS: how good the whole belief is, not only its thresholds."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from dpconformal.checks import whole
+from dpconformal.metrics.loss import pinball
+from dpconformal.replay import Replay, drive, starting_state
+
+
+def pit(run: Replay, key: Array | None = None) -> Any:
+    """
+    Probability integral transform: where in the belief each score fell.
+
+    Parameters
+    ----------
+    run : Replay
+        Of a belief; its beliefs are gone through again.
+    key : PRNG key, optional
+        If given, a score that sits on an atom of the belief gets a uniform draw between P(X < score)
+        and P(X ≤ score), so that the PIT of a correct belief is uniform. Otherwise P(X ≤ score).
+
+    Returns
+    -------
+    Array, shape (..., T)
+        Values in [0, 1].
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> pit(dpc.replay(dpc.Exact(), [0.2, 0.9], levels=[0.5])).round(3)
+    Array([0.2  , 0.929], dtype=float...)
+    """
+    _require_learner(run, "cdf")
+    answer = _read(run, _cdf_here, jnp.zeros(1, run.scores.dtype))
+    below, here = answer[..., 0], answer[..., 1]
+    if key is None:
+        return here
+    return below + (here - below) * jax.random.uniform(key, here.shape, here.dtype)
+
+
+def crps(run: Replay, points: int = 256) -> Any:
+    """
+    Continuous ranked probability score: twice the quantile loss integrated over all levels.
+
+    Parameters
+    ----------
+    run : Replay
+        Of a learner that answers any level; its rounds are gone through again.
+    points : int
+        Levels at which the integrand is evaluated (midpoint rule). Between atoms a belief's
+        quantiles are smooth, so the error falls about with points⁻².
+
+    Returns
+    -------
+    Array, shape (..., T)
+        The score of each round, in units of the scores; smaller is better.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> round(float(crps(dpc.replay(dpc.Exact(), [0.5], levels=[0.5]))[0]), 4)
+    0.0833
+    """
+    _require_learner(run, "quantile")
+    points = whole("points", points, 1)
+    middles = (jnp.arange(points, dtype=run.scores.dtype) + 0.5) / points
+    return _read(run, _mean_loss, middles)
+
+
+def _require_learner(run: Replay, method: str) -> None:
+    if run.learner is None or not hasattr(run.learner, method):
+        owner = "run.learner is None" if run.learner is None else f"{type(run.learner).__name__} has no {method}"
+        raise ValueError(f"{owner}: this metric goes through the learner's beliefs again; use a run of a belief")
+
+
+def _read(run: Replay, reader: Any, query: Array) -> Any:
+    scores, begin = starting_state(run.learner, jnp.asarray(run.scores), run.start)
+    return drive(reader, run.learner, begin, scores, query.astype(scores.dtype))[0]
+
+
+def _cdf_here(learner: Any, state: Any, score: Array, _: Array) -> Array:
+    just_below = jnp.nextafter(score, jnp.asarray(-np.inf, score.dtype))
+    return learner.cdf(state, jnp.stack([just_below, score]))  # type: ignore[no-any-return]
+
+
+def _mean_loss(learner: Any, state: Any, score: Array, levels: Array) -> Array:
+    return 2 * jnp.mean(pinball(jnp, learner.quantile(state, levels), score, levels))

@@ -1,0 +1,171 @@
+"""Quantile loss and regret: what thresholds cost, and how much of it hindsight would have saved."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.checks import Numbers, Scalar, as_numbers, is_traced, number
+from dpconformal.metrics.arrays import arrays_of, per_round_levels
+from dpconformal.order_statistics import running_order_statistic
+from dpconformal.replay import Replay
+
+
+def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers = None) -> Any:
+    """
+    Quantile (pinball) loss l_α(r, s) = (1[r ≥ s] - α)(r - s).
+
+    Parameters
+    ----------
+    run : Replay or array_like
+        A run; or thresholds r, with ``score`` and ``level`` given too.
+    score, level : array_like, optional
+        Scores s and levels α that broadcast against the thresholds.
+
+    Returns
+    -------
+    array
+        Loss of every round and level, (..., T, A) for a run. An infinite threshold has infinite loss,
+        except at level 1, where covering costs nothing.
+
+    Examples
+    --------
+    >>> float(quantile_loss(0.5, 0.3, 0.9).round(6))
+    0.02
+    """
+    if isinstance(run, Replay):
+        xp, threshold, score, level = arrays_of(run)
+    else:
+        threshold, score, level = (as_numbers(n, v) for n, v in zip(_NAMES, (run, score, level), strict=True))
+        xp = jnp if is_traced(threshold, score, level) else np
+        threshold, score, level = (xp.asarray(a, float if xp is np else None) for a in (threshold, score, level))
+    return pinball(xp, threshold, score, level)
+
+
+_NAMES = ("threshold", "score", "level")
+
+
+def pinball(xp: Any, threshold: Any, score: Any, level: Any) -> Any:
+    """
+    Compute the quantile loss in a given namespace.
+
+    Parameters
+    ----------
+    xp : module
+        ``numpy`` or ``jax.numpy``.
+    threshold, score, level : array
+        That broadcast against each other.
+
+    Returns
+    -------
+    array
+        The loss.
+    """
+    above = xp.maximum(threshold - score, 0)
+    below = xp.maximum(score - threshold, 0)
+    free = (level >= 1) | (above == 0)  # 0 · ∞ is 0 here
+    return xp.where(free, 0, (1 - level) * xp.where(free, 0, above)) + level * below
+
+
+def regret(run: Replay, *, running: bool = False) -> Any:
+    """
+    Total quantile loss minus that of the best fixed threshold in hindsight.
+
+    Parameters
+    ----------
+    run : Replay
+        With the same levels every round, or levels that change: then the comparator is the one
+        threshold with the least total loss over the levels asked.
+    running : bool
+        Whether to return the whole curve, each round against the best threshold for the rounds so far.
+        Not inside ``jit``: it needs the digits of float64.
+
+    Returns
+    -------
+    array, shape (..., A), or (..., T, A) if running
+        The regret of each level.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(dpc.ERM(), [1.0, 0.0] * 50, levels=[0.5])
+    >>> float(regret(run)[0])
+    24.5
+    """
+    arrays = arrays_of(run)
+    xp = arrays.xp
+    incurred = pinball(*arrays)
+    if running:
+        if xp is jnp:
+            raise ValueError("run is being traced: ask for the running regret outside jit")
+        return xp.cumsum(incurred, axis=-2) - _running_best(run, arrays)
+    level_sum = xp.sum(per_round_levels(arrays), axis=-2)
+    return xp.sum(incurred, axis=-2) - _best_loss(xp, arrays.scores, per_round_levels(arrays), level_sum)
+
+
+def discounted_regret(run: Replay, discount: Scalar) -> Any:
+    """
+    Regret in which a loss k rounds old counts β^k, against the best threshold for the same weights.
+
+    Parameters
+    ----------
+    run : Replay
+        The run.
+    discount : float
+        β in (0, 1).
+
+    Returns
+    -------
+    array, shape (..., A)
+        Discounted regret at the end of the run.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(dpc.Exact(discount=0.9), [0.2, 0.8] * 50, levels=[0.5])
+    >>> bool(discounted_regret(run, 0.9)[0] < 1 / (1 - 0.9) ** 0.5)
+    True
+    """
+    beta = number("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
+    arrays = arrays_of(run)
+    xp, thresholds, scores, _ = arrays
+    levels = per_round_levels(arrays)
+    rounds = scores.shape[-2]
+    weights = xp.asarray(beta, thresholds.dtype) ** xp.arange(rounds - 1, -1, -1).astype(thresholds.dtype)
+    weights = weights.reshape((1,) * (scores.ndim - 2) + (rounds, 1))
+    incurred = xp.sum(weights * pinball(*arrays), axis=-2)
+    if rounds == 0:
+        return incurred
+    order = xp.argsort(scores, axis=-2)
+    in_order = xp.take_along_axis(scores, order, axis=-2)
+    # A sum of pinball losses turns upwards where the weight passed reaches the weighted sum of levels.
+    passed = xp.cumsum(xp.take_along_axis(xp.broadcast_to(weights, scores.shape), order, axis=-2), axis=-2)
+    wanted = xp.sum(weights * levels, axis=-2, keepdims=True)
+    first = xp.minimum(xp.sum(passed < wanted, axis=-2, keepdims=True), rounds - 1)
+    best = xp.take_along_axis(xp.broadcast_to(in_order, levels.shape), first, axis=-2)
+    return incurred - xp.sum(weights * pinball(xp, best, scores, levels), axis=-2)
+
+
+def _best_loss(xp: Any, scores: Any, levels: Any, level_sum: Any) -> Any:
+    rounds = scores.shape[-2]
+    if rounds == 0:
+        return xp.zeros_like(level_sum)
+    rank = xp.clip(xp.ceil(level_sum), 1, rounds).astype(np.int32)
+    in_order = xp.broadcast_to(xp.sort(scores, axis=-2), levels.shape)
+    best = xp.take_along_axis(in_order, rank[..., None, :] - 1, axis=-2)
+    return xp.sum(pinball(xp, best, scores, levels), axis=-2)
+
+
+def _running_best(run: Replay, arrays: Any) -> np.ndarray:
+    """Least total loss of one threshold over the first n rounds, for every n."""
+    scores, levels = arrays.scores, per_round_levels(arrays)
+    level_sum = np.cumsum(levels, axis=-2)
+    rank = np.maximum(np.ceil(level_sum), 1).astype(np.int32)
+    # The best threshold q_n is the rank_n-th smallest score so far: it stays or moves to a neighbour.
+    # On the way L_{n-1} is linear, with slope (rank_n - 1) - Σ_{t<n} α_t, so the least loss telescopes.
+    best = np.empty(levels.shape)
+    for index in np.ndindex(levels.shape[:-2] if levels.size else (0,)):
+        best[index] = running_order_statistic(jnp.asarray(run.scores[index]), jnp.asarray(rank[index]))
+    previous = np.concatenate([best[..., :1, :], best[..., :-1, :]], axis=-2)
+    slope = (rank - 1) - (level_sum - levels)
+    return np.cumsum(pinball(np, best, scores, levels) + (best - previous) * slope, axis=-2)

@@ -1,0 +1,138 @@
+"""Order and distance of thresholds: crossings between levels, intervals between two of them."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpconformal.checks import is_traced
+from dpconformal.metrics.arrays import Arrays, arrays_of, per_round_levels
+from dpconformal.replay import Replay
+
+
+class Crossings(NamedTuple):
+    """
+    How often a higher level got a smaller threshold.
+
+    Attributes
+    ----------
+    rounds, pairs, by_level : ndarray of int
+        See the comments in the source.
+    """
+
+    rounds: Any  # (...,) rounds with at least one crossing
+    pairs: Any  # (...,) crossing pairs of levels, summed over rounds
+    by_level: Any  # (..., A) rounds in which this level crosses another
+
+
+def crossings(run: Replay) -> Crossings:
+    """
+    Count the crossings: pairs of levels a < b with threshold(a) > threshold(b).
+
+    Parameters
+    ----------
+    run : Replay
+        The run; not traced.
+
+    Returns
+    -------
+    Crossings
+        All zero for a belief, whose thresholds are quantiles of one distribution.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> crossings(dpc.replay(dpc.Exact(), [0.2, 0.9], levels=[0.5, 0.9])).rounds
+    0
+    """
+    arrays = arrays_of(run)
+    if is_traced(arrays.thresholds):
+        raise ValueError("run is being traced: count crossings outside jit")
+    batch, size = arrays.thresholds.shape[:-2], arrays.thresholds.shape[-1]
+    order = np.argsort(per_round_levels(arrays), axis=-1, kind="stable")
+    levels = np.take_along_axis(per_round_levels(arrays), order, axis=-1)
+    thresholds = np.take_along_axis(arrays.thresholds, order, axis=-1)
+    # Few rounds have any crossing, and those show in the running maximum; only they need all pairs.
+    suspect = (thresholds < np.maximum.accumulate(thresholds, axis=-1)).any(axis=-1)
+    index = np.nonzero(suspect)
+    low, high = thresholds[index][:, :, None], thresholds[index][:, None, :]
+    less = levels[index][:, :, None] < levels[index][:, None, :]
+    pairs = (low > high) & less
+    count = np.zeros(suspect.shape, int)
+    count[index] = pairs.sum(axis=(1, 2))
+    involved = np.zeros((*suspect.shape, size), bool)
+    np.put_along_axis(touched := involved[index], order[index], pairs.any(axis=1) | pairs.any(axis=2), axis=-1)
+    involved[index] = touched
+    axis = len(batch)
+    return Crossings((count > 0).sum(axis=axis), count.sum(axis=axis), involved.sum(axis=axis))
+
+
+def interval_width(run: Replay, lower: float, upper: float) -> Any:
+    """
+    Distance between the thresholds of two levels, round by round.
+
+    Parameters
+    ----------
+    run : Replay
+        With the same levels every round.
+    lower, upper : float
+        Two of the run's levels; the interval between their thresholds is to hold a share
+        ``upper - lower`` of the scores.
+
+    Returns
+    -------
+    array, shape (..., T)
+        Widths; negative where the thresholds cross.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> interval_width(dpc.replay(dpc.Exact(), [0.2], levels=[0.25, 0.75]), 0.25, 0.75)
+    array([0.5])
+    """
+    arrays = arrays_of(run)
+    low, high = _pair(run, arrays, lower, upper)
+    return high - low
+
+
+def interval_score(run: Replay, lower: float, upper: float) -> Any:
+    """
+    Winkler's score of the interval between two thresholds: its width plus a fine for missing.
+
+    Parameters
+    ----------
+    run : Replay
+        With the same levels every round.
+    lower, upper : float
+        Two of the run's levels.
+
+    Returns
+    -------
+    array, shape (..., T)
+        Width plus distance to the interval times 1/lower below it, 1/(1 - upper) above it. For
+        lower = a/2 and upper = 1 - a/2 this is the usual interval score, with fines of 2/a.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> interval_score(dpc.replay(dpc.Exact(), [0.05], levels=[0.25, 0.75]), 0.25, 0.75).round(6)
+    array([1.3])
+    """
+    arrays = arrays_of(run)
+    low, high = _pair(run, arrays, lower, upper)
+    score, maximum = arrays.scores[..., 0], arrays.xp.maximum
+    return (high - low) + maximum(low - score, 0) / lower + maximum(score - high, 0) / (1 - upper)
+
+
+def _pair(run: Replay, arrays: Arrays, lower: float, upper: float) -> tuple[Any, Any]:
+    if np.ndim(run.levels) != 1:
+        raise ValueError("run.levels change by round: an interval needs two fixed levels")
+    if not 0 < lower < upper < 1:
+        raise ValueError(f"lower = {lower}, upper = {upper}: need 0 < lower < upper < 1")
+    levels = np.asarray(run.levels)
+    found = []
+    for name, level in (("lower", lower), ("upper", upper)):
+        match = np.nonzero(np.isclose(levels, level, rtol=0, atol=1e-6))[0]
+        if match.size == 0:
+            raise ValueError(f"{name} = {level}: not one of the run's levels {levels.tolist()}")
+        found.append(arrays.thresholds[..., match[0]])
+    return found[0], found[1]

@@ -1,0 +1,138 @@
+"""Any univariate NumPyro distribution as a prior (duck-typed: NumPyro is not imported)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from dpconformal.checks import Numbers, Scalar, is_traced
+from dpconformal.priors.inverse import as_float, clip_to_support, invert_cdf
+from dpconformal.pytree import register
+
+
+@register(static=("has_icdf",))
+@dataclass(frozen=True)
+class NumPyroPrior:
+    """A NumPyro distribution as a prior; made by :func:`from_numpyro`."""
+
+    distribution: Any
+    low: Scalar
+    high: Scalar
+    has_icdf: bool
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the interval."""
+        return self.low, self.high
+
+    def _cast(self, like: Array) -> Any:
+        def cast(leaf: Any) -> Any:
+            leaf = jnp.asarray(leaf)
+            return leaf.astype(like.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+        return jax.tree.map(cast, self.distribution)
+
+    def _ends(self, like: Array) -> tuple[Array, Array]:
+        return jnp.asarray(self.low, like.dtype), jnp.asarray(self.high, like.dtype)
+
+    def cdf(self, x: Numbers) -> Array:
+        """P0(X ≤ x)."""
+        x = as_float(x)
+        low, high = self._ends(x)
+        inside = (x > low) & (x < high)
+        middle = jnp.where(inside, x, self._anchor(x))
+        value = jnp.clip(_call(self._cast(x).cdf, middle), 0, 1)
+        return jnp.where(inside, value, jnp.where(jnp.isnan(x), jnp.nan, (x >= high).astype(x.dtype)))
+
+    def quantile(self, p: Numbers) -> Array:
+        """Smallest x with cdf(x) ≥ p."""
+        p = as_float(p)
+        low, high = self._ends(p)
+        if self.has_icdf:
+            x = _call(self._cast(p).icdf, p)
+        else:
+            ends = jnp.broadcast_to(low, p.shape), jnp.broadcast_to(high, p.shape)
+            x = invert_cdf(self.cdf, self.density, p, *ends)
+        return jnp.where(p <= 0, low, jnp.where(p >= 1, high, clip_to_support(x, low, high)))
+
+    def density(self, x: Numbers) -> Array:
+        """Density at x."""
+        x = as_float(x)
+        low, high = self._ends(x)
+        inside = (x >= low) & (x <= high)
+        middle = jnp.where(inside, x, self._anchor(x))
+        return jnp.where(inside, jnp.exp(_call(self._cast(x).log_prob, middle)), 0)
+
+    def _anchor(self, like: Array) -> Array:
+        """Return a point inside the support, to evaluate where the asked-for point is outside."""
+        low, high = self._ends(like)
+        finite_low = jnp.where(jnp.isfinite(low), low, jnp.where(jnp.isfinite(high), high - 1, 0))
+        finite_high = jnp.where(jnp.isfinite(high), high, finite_low + 1)
+        return (finite_low + finite_high) / 2
+
+
+def from_numpyro(distribution: Any) -> NumPyroPrior:
+    """
+    Turn a NumPyro distribution into a prior.
+
+    Parameters
+    ----------
+    distribution : numpyro.distributions.Distribution
+        Univariate and continuous, with a ``cdf``. On a bounded support the quantile falls back on
+        root finding where NumPyro has no ``icdf`` (its Beta, for example); on an unbounded support
+        an ``icdf`` is needed.
+
+    Returns
+    -------
+    NumPyroPrior
+        The prior. The distribution's parameters are leaves: they can be swept with ``vmap``.
+
+    Raises
+    ------
+    ValueError
+        If the distribution cannot serve.
+
+    Examples
+    --------
+    >>> import numpyro.distributions as dist
+    >>> prior = from_numpyro(dist.Uniform(0.0, 2.0))
+    >>> float(prior.quantile(0.25))
+    0.5
+    """
+    name = type(distribution).__name__
+    if not all(hasattr(distribution, needed) for needed in ("cdf", "log_prob", "support", "event_shape")):
+        raise ValueError(f"distribution = {distribution!r}: not a NumPyro distribution")
+    if distribution.event_shape or getattr(distribution.support, "is_discrete", False):
+        raise ValueError(f"{name} is not univariate and continuous; a prior needs a density over one score")
+    low, high = _ends(distribution.support)
+    probe = as_float(0.5)
+    anchor = NumPyroPrior(distribution, low, high, False)._anchor(probe)
+    try:
+        jax.eval_shape(lambda d: _call(d.cdf, anchor), distribution)
+    except NotImplementedError:
+        raise ValueError(f"{name} has no cdf in NumPyro, so it cannot be a prior") from None
+    try:
+        jax.eval_shape(lambda d: _call(d.icdf, probe), distribution)
+        has_icdf = True
+    except (NotImplementedError, ImportError, AttributeError):
+        has_icdf = False
+    if not has_icdf and not is_traced(low, high) and not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
+        raise ValueError(f"{name} has no icdf in NumPyro and an unbounded support; truncate it to an interval")
+    return NumPyroPrior(distribution, low, high, has_icdf)
+
+
+def _call(function: Callable[[Any], Any], x: Array) -> Array:
+    """Call NumPyro, whose own code leans on implicit promotion, whatever the user's setting is."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return function(x).astype(x.dtype)
+
+
+def _ends(support: Any) -> tuple[Scalar, Scalar]:
+    def end(value: Any) -> Scalar:
+        return value if is_traced(value) or np.ndim(value) else float(value)
+
+    return end(getattr(support, "lower_bound", -np.inf)), end(getattr(support, "upper_bound", np.inf))

@@ -1,0 +1,116 @@
+"""Quantiles of a distribution that has a cdf and a density but no closed-form inverse."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+Function = Callable[[Array], Array]
+
+
+def invert_cdf(
+    cdf: Function, density: Function, p: Float[Array, "*n"], low: Float[Array, "*n"], high: Float[Array, "*n"]
+) -> Float[Array, "*n"]:
+    """
+    Solve cdf(x) = p for x in [low, high] by Newton steps inside a shrinking bracket.
+
+    A step that would leave the bracket, or that does not at least halve the step before it, is
+    replaced by a bisection, so convergence never depends on the distribution's shape. The answers
+    are monotone in p within a call, to the last bit: thresholds must not cross by rounding.
+
+    Parameters
+    ----------
+    cdf, density : callable
+        Elementwise functions of x.
+    p : Array
+        Probabilities.
+    low, high : Array
+        A bracket for each, with cdf(low) ≤ p ≤ cdf(high).
+
+    Returns
+    -------
+    Array
+        The quantiles. Differentiable in p and in whatever ``cdf`` closes over, by the implicit
+        function theorem.
+    """
+    stop = lax.stop_gradient
+    x = stop(_bracketed_newton(cdf, density, stop(p), stop(low), stop(high)))
+    x = _monotone(stop(p), x)
+    # One Newton step whose value is zero but whose derivative is that of the implicit function.
+    slope = stop(density(x))
+    safe = jnp.where(slope > 0, slope, 1)
+    residual = cdf(x) - p
+    return x - jnp.where(slope > 0, (residual - stop(residual)) / safe, 0)
+
+
+def _bracketed_newton(cdf: Function, density: Function, p: Array, low: Array, high: Array) -> Array:
+    tiny = jnp.finfo(p.dtype).eps
+    limit = 4 * jnp.finfo(p.dtype).bits  # bisection alone needs fewer
+
+    def unfinished(carry: tuple[Array, ...]) -> Array:
+        step, x, _, _, rounds = carry
+        return (rounds < limit) & jnp.any(jnp.abs(step) > tiny * jnp.abs(x))
+
+    def improve(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        step, x, low, high, rounds = carry
+        error = cdf(x) - p
+        low = jnp.where(error < 0, x, low)
+        high = jnp.where(error < 0, high, x)
+        newton = error / density(x)
+        target = x - newton
+        accept = (target > low) & (target < high) & (2 * jnp.abs(newton) <= jnp.abs(step))
+        middle = low + (high - low) / 2
+        following = jnp.where(error == 0, x, jnp.where(accept, target, middle))
+        # Converged elements stay, so that the others' rounds cannot move them.
+        following = jnp.where(jnp.abs(step) > tiny * jnp.abs(x), following, x)
+        return following - x, following, low, high, rounds + 1
+
+    start = low + (high - low) / 2
+    carry = (high - low, start, low, high, jnp.zeros((), jnp.int32))
+    return lax.while_loop(unfinished, improve, carry)[1]
+
+
+def _monotone(p: Array, x: Array) -> Array:
+    flat, order = p.ravel(), jnp.argsort(p.ravel())
+    rising = lax.cummax(x.ravel()[order])
+    return jnp.zeros_like(flat).at[order].set(rising).reshape(x.shape)
+
+
+def as_float(x: object) -> Float[Array, "..."]:
+    """
+    Convert to a floating-point array, keeping a floating dtype.
+
+    Parameters
+    ----------
+    x : array_like
+        Real numbers.
+
+    Returns
+    -------
+    Array
+        The same numbers.
+    """
+    array = jnp.asarray(x)
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+
+
+def clip_to_support(x: Array, low: Array, high: Array) -> Array:
+    """
+    Undo rounding past an end of the support.
+
+    Parameters
+    ----------
+    x : Array
+        Computed quantiles.
+    low, high : Array
+        The ends.
+
+    Returns
+    -------
+    Array
+        Quantiles within the support; NaN stays NaN.
+    """
+    return jnp.minimum(jnp.maximum(x, low), high)
+
+

@@ -1,0 +1,105 @@
+"""A mixture of priors: several guesses at once, or a guess made safe by a little uniform."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced
+from dpconformal.priors.base import Prior
+from dpconformal.priors.inverse import as_float, clip_to_support, invert_cdf
+from dpconformal.pytree import register
+
+
+@register()
+@dataclass(frozen=True)
+class Mixture:
+    """
+    Weighted mixture of priors, whose supports together must cover an interval.
+
+    Parameters
+    ----------
+    components : sequence of Prior
+        The priors mixed.
+    weights : array_like, shape (len(components),)
+        Above 0; normalised to sum to 1.
+
+    Examples
+    --------
+    >>> from dpconformal.priors import Beta, Uniform
+    >>> safe = Mixture([Beta(2, 8), Uniform()], weights=[0.9, 0.1])
+    >>> round(float(safe.density(1.0)), 6)
+    0.1
+    """
+
+    components: Sequence[Prior]
+    weights: Any
+
+    def __post_init__(self) -> None:
+        components = tuple(self.components)
+        for i, component in enumerate(components):
+            if not isinstance(component, Prior) or isinstance(component, type):
+                raise ValueError(f"Mixture.components[{i}] = {component!r}: not a prior; see dpconformal.priors")
+        weights = as_numbers("Mixture.weights", self.weights)
+        if not components or weights.shape[-1:] != (len(components),):
+            raise ValueError(
+                f"Mixture.weights has shape {weights.shape}: one weight for each of the {len(components)} components"
+            )
+        if not is_traced(weights):
+            weights = weights.astype(float)
+            complain_at("Mixture.weights", weights, ~(np.isfinite(weights) & (weights > 0)), "must be finite and above 0")
+        _check_no_gap(components)
+        object.__setattr__(self, "components", components)
+        object.__setattr__(self, "weights", weights)
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the union of the components' supports."""
+        lows, highs = zip(*(component.support for component in self.components), strict=True)
+        if is_traced(lows, highs):
+            return functools.reduce(jnp.minimum, lows), functools.reduce(jnp.maximum, highs)
+        return float(np.min(lows)), float(np.max(highs))
+
+    def _sum(self, terms: list[Array]) -> Array:
+        weights = jnp.asarray(self.weights, terms[0].dtype)
+        weights = weights / jnp.sum(weights)
+        return functools.reduce(jnp.add, (weights[i] * term for i, term in enumerate(terms)))
+
+    def cdf(self, x: Numbers) -> Array:
+        """P0(X ≤ x)."""
+        x = as_float(x)
+        return self._sum([component.cdf(x) for component in self.components])
+
+    def quantile(self, p: Numbers) -> Array:
+        """Smallest x with cdf(x) ≥ p."""
+        p = as_float(p)
+        low, high = (jnp.asarray(end, p.dtype) for end in self.support)
+        # A mixture's quantile lies between the extremes of its components' quantiles.
+        inner = [component.quantile(p) for component in self.components]
+        bracket = functools.reduce(jnp.minimum, inner), functools.reduce(jnp.maximum, inner)
+        x = clip_to_support(invert_cdf(self.cdf, self.density, p, *bracket), low, high)
+        return jnp.where(p <= 0, low, jnp.where(p >= 1, high, x))
+
+    def density(self, x: Numbers) -> Array:
+        """Density at x."""
+        x = as_float(x)
+        return self._sum([component.density(x) for component in self.components])
+
+
+def _check_no_gap(components: tuple[Prior, ...]) -> None:
+    supports = [component.support for component in components]
+    if is_traced(supports) or any(np.ndim(end) for ends in supports for end in ends):
+        return
+    spans = sorted((float(low), float(high)) for low, high in supports)
+    reach = spans[0][1]
+    for low, high in spans[1:]:
+        if low > reach:
+            raise ValueError(
+                f"Mixture.components leave ({reach:g}, {low:g}) without density: a prior is positive on its whole "
+                "support; add a component that covers the gap, such as a small Uniform"
+            )
+        reach = max(reach, high)

@@ -1,0 +1,92 @@
+"""A normal prior cut to an interval."""
+
+import math
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import erf, erfc
+from jaxtyping import Array
+
+from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number, ordered
+from dpconformal.priors.inverse import as_float, clip_to_support, invert_cdf
+from dpconformal.pytree import register
+
+
+@register()
+@dataclass(frozen=True)
+class TruncatedNormal:
+    """
+    Normal(loc, scale²) distribution, conditioned on [low, high].
+
+    Parameters
+    ----------
+    loc, scale : float
+        Of the normal distribution before truncation; ``loc`` may lie outside the support.
+    low, high : float
+        Ends of the support.
+
+    Examples
+    --------
+    >>> round(float(TruncatedNormal(0.5, 0.1).quantile(0.5)), 6)
+    0.5
+    """
+
+    loc: Scalar
+    scale: Scalar
+    low: Scalar = 0.0
+    high: Scalar = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loc", number("TruncatedNormal.loc", self.loc))
+        object.__setattr__(self, "scale", number("TruncatedNormal.scale", self.scale, 0.0, open_low=True))
+        object.__setattr__(self, "low", number("TruncatedNormal.low", self.low))
+        object.__setattr__(self, "high", number("TruncatedNormal.high", self.high))
+        ordered("TruncatedNormal", self.low, self.high)
+        if is_traced(self.loc, self.scale, self.low, self.high):
+            return
+        loc, scale, low, high = (np.asarray(v, float) for v in (self.loc, self.scale, self.low, self.high))
+        distance = np.maximum(np.maximum(low - loc, loc - high), 0) / scale
+        # Further out the mass of the support underflows in float32.
+        why = "lies more than 10 scales outside the support; move it closer or raise scale"
+        complain_at("TruncatedNormal.loc", *np.broadcast_arrays(loc, distance > 10), why=why)
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the interval."""
+        return self.low, self.high
+
+    def _parameters(self, like: Array) -> tuple[Array, ...]:
+        loc, scale, low, high = (jnp.asarray(v, like.dtype) for v in (self.loc, self.scale, self.low, self.high))
+        return loc, jnp.where(scale > 0, scale, jnp.nan), low, jnp.where(high > low, high, jnp.nan)
+
+    def cdf(self, x: Numbers) -> Array:
+        """P0(X ≤ x)."""
+        x = as_float(x)
+        loc, scale, low, high = self._parameters(x)
+        inside = jnp.clip(x, low, high)
+        share = _mass(loc, scale, low, inside) / _mass(loc, scale, low, high)
+        # The two masses may come from differently compiled code: keep the ends exact.
+        return jnp.where(x >= high, 1, jnp.where(x <= low, 0, jnp.minimum(share, 1)))
+
+    def quantile(self, p: Numbers) -> Array:
+        """Smallest x with cdf(x) ≥ p."""
+        p = as_float(p)
+        _, _, low, high = self._parameters(p)
+        x = invert_cdf(self.cdf, self.density, p, jnp.broadcast_to(low, p.shape), jnp.broadcast_to(high, p.shape))
+        return jnp.where(p <= 0, low, jnp.where(p >= 1, high, clip_to_support(x, low, high)))
+
+    def density(self, x: Numbers) -> Array:
+        """Density at x."""
+        x = as_float(x)
+        loc, scale, low, high = self._parameters(x)
+        bell = jnp.exp(-0.5 * ((x - loc) / scale) ** 2) / (scale * math.sqrt(2 * math.pi))
+        return jnp.where((x >= low) & (x <= high), bell / _mass(loc, scale, low, high), 0)
+
+
+def _mass(loc: Array, scale: Array, start: Array, end: Array) -> Array:
+    """Mass of Normal(loc, scale²) on [start, end], without cancellation in either tail."""
+    u, v = ((end_point - loc) / (scale * math.sqrt(2)) for end_point in (start, end))
+    # Mirror an interval that lies to the left of loc: erfc keeps its digits to the right only.
+    u, v = jnp.where(v < 0, -v, u), jnp.where(v < 0, -u, v)
+    return 0.5 * jnp.where(u > 0.5, erfc(u) - erfc(v), erf(v) - erf(u))

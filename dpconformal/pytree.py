@@ -1,0 +1,59 @@
+"""Frozen dataclasses as pytrees: hyperparameters are leaves, sizes are static."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+
+T = TypeVar("T")
+
+
+def register(*, static: tuple[str, ...] = ()) -> Callable[[type[T]], type[T]]:
+    """
+    Register a frozen dataclass as a pytree.
+
+    Unflattening bypasses the constructor. JAX rebuilds pytrees with tracers, axis numbers and
+    placeholders in the place of numbers; the constructor's checks are for what a user writes.
+
+    Parameters
+    ----------
+    static : tuple of str
+        Fields that are part of the program (sizes, functions) rather than its data: changing one
+        compiles anew, changing any other field does not.
+
+    Returns
+    -------
+    callable
+        A class decorator.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from dpconformal import schedules
+    >>> jax.tree.leaves(schedules.Dirichlet(5.0))
+    [5.0]
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        data = [name for name in names if name not in static]
+
+        def flatten(node: T) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+            return tuple(getattr(node, n) for n in data), tuple(getattr(node, n) for n in static)
+
+        def flatten_with_keys(node: T) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+            children, auxiliary = flatten(node)
+            keys = (jax.tree_util.GetAttrKey(n) for n in data)
+            return tuple(zip(keys, children, strict=True)), auxiliary
+
+        def unflatten(auxiliary: tuple[Any, ...], children: tuple[Any, ...]) -> T:
+            node = object.__new__(cls)
+            for name, value in zip((*data, *static), (*children, *auxiliary), strict=True):
+                object.__setattr__(node, name, value)
+            return node
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+        return cls
+
+    return decorate

@@ -1,0 +1,222 @@
+"""Schedules: the weight λ_t that the prior keeps in the belief of round t = 1, 2, …"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number
+from dpconformal.pytree import register
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Anything with ``weight(t)``. Plain functions are accepted too, see :func:`as_schedule`."""
+
+    def weight(self, t: Numbers) -> Array:
+        """Return λ_t in (0, 1]; λ_1 = 1, for with no data the belief is the prior."""
+        ...
+
+
+def _rounds(t: Numbers) -> Float[Array, "..."]:
+    rounds = jnp.asarray(t)
+    return rounds if jnp.issubdtype(rounds.dtype, jnp.floating) else rounds.astype(jnp.result_type(float))
+
+
+@register()
+@dataclass(frozen=True)
+class InverseSqrt:
+    """
+    λ_t = 1/√t: the paper's choice, with O(R√T) regret and nothing to tune.
+
+    The weight of a Dirichlet process whose concentration √t + 1 grows with time; its thresholds
+    come with regret and coverage bounds, but its credible intervals are not calibrated.
+
+    Examples
+    --------
+    >>> InverseSqrt().weight(4)
+    Array(0.5, dtype=float...)
+    """
+
+    def weight(self, t: Numbers) -> Array:
+        """Return λ_t."""
+        return jax.lax.rsqrt(_rounds(t))
+
+
+@register()
+@dataclass(frozen=True)
+class Dirichlet:
+    """
+    λ_t = a/(a + t - 1): the posterior mean of a Dirichlet process with fixed concentration a.
+
+    Parameters
+    ----------
+    concentration : float
+        How many scores the prior is worth, above 0.
+
+    Examples
+    --------
+    >>> Dirichlet(5.0).weight(6)
+    Array(0.5, dtype=float...)
+    """
+
+    concentration: Scalar
+
+    def __post_init__(self) -> None:
+        a = number("Dirichlet.concentration", self.concentration, 0.0, open_low=True)
+        object.__setattr__(self, "concentration", a)
+
+    def weight(self, t: Numbers) -> Array:
+        """Return λ_t."""
+        t = _rounds(t)
+        a = jnp.asarray(self.concentration, t.dtype)
+        a = jnp.where(a > 0, a, jnp.nan)  # only a traced value gets here unchecked
+        return a / (a + t - 1)
+
+
+@register()
+@dataclass(frozen=True, init=False)
+class Constant:
+    """
+    λ_t = λ from the second round on: what a discounted belief needs, to stay on its toes.
+
+    Parameters
+    ----------
+    weight : float
+        λ in (0, 1].
+
+    Examples
+    --------
+    >>> Constant(0.25).weight(100)
+    Array(0.25, dtype=float...)
+    """
+
+    value: Scalar
+
+    def __init__(self, weight: Scalar) -> None:
+        object.__setattr__(self, "value", number("Constant.weight", weight, 0.0, 1.0, open_low=True))
+
+    def weight(self, t: Numbers) -> Array:
+        """Return λ_t."""
+        t = _rounds(t)
+        value = jnp.asarray(self.value, t.dtype)
+        value = jnp.where((value > 0) & (value <= 1), value, jnp.nan)
+        return jnp.where(t > 1, value, jnp.ones_like(value))
+
+
+@register(static=("function",))
+@dataclass(frozen=True)
+class Custom:
+    """
+    Any function t → λ_t, written with operations that JAX can trace.
+
+    Parameters
+    ----------
+    function : callable
+        Maps a float array t ≥ 1 to weights in (0, 1]. Weights outside give NaN thresholds inside
+        ``jit``; :func:`dpconformal.replay` checks the rounds it runs before it runs them.
+
+    Examples
+    --------
+    >>> Custom(lambda t: t**-0.25).weight(16)
+    Array(0.5, dtype=float...)
+    """
+
+    function: Callable[[Any], Any]
+
+    def weight(self, t: Numbers) -> Array:
+        """Return λ_t."""
+        t = _rounds(t)
+        value = jnp.asarray(self.function(t), t.dtype)
+        return jnp.where((value > 0) & (value <= 1), value, jnp.nan)
+
+
+def discounted(beta: Scalar) -> Constant:
+    """
+    Return the constant weight that suits a discount β: λ = √(1-β) / (β + √(1-β)).
+
+    With it and a uniform prior on [0, R] the discounted regret stays below R/√(1-β) + o(R).
+
+    Parameters
+    ----------
+    beta : float
+        The discount, in (0, 1).
+
+    Returns
+    -------
+    Constant
+        The schedule.
+
+    Examples
+    --------
+    >>> round(discounted(0.99).value, 4)
+    0.0917
+    """
+    beta = number("discounted.beta", beta, 0.0, 1.0, open_low=True, open_high=True)
+    root = (1 - beta) ** 0.5
+    return Constant(root / (beta + root))
+
+
+def as_schedule(schedule: Any) -> Schedule:
+    """
+    Accept a schedule or a plain function t → λ_t.
+
+    Parameters
+    ----------
+    schedule : Schedule or callable
+        What the user gave.
+
+    Returns
+    -------
+    Schedule
+        A schedule.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+
+    Examples
+    --------
+    >>> as_schedule(lambda t: 1 / t).weight(4)
+    Array(0.25, dtype=float...)
+    """
+    if isinstance(schedule, Schedule) and not isinstance(schedule, type):
+        return schedule
+    if callable(schedule) and not isinstance(schedule, type):
+        return Custom(schedule)
+    raise ValueError(f"schedule = {schedule!r}: pass a schedule such as schedules.InverseSqrt(), or a function of t")
+
+
+def check_weights(schedule: Schedule, first: int, last: int) -> None:
+    """
+    Evaluate a user's own schedule on the rounds about to be run and refuse weights outside (0, 1].
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Those of this module other than :class:`Custom` were checked when they were made.
+    first, last : int
+        The rounds, both included.
+
+    Raises
+    ------
+    ValueError
+        With the round and the weight.
+    """
+    if isinstance(schedule, (InverseSqrt, Dirichlet, Constant)) or last < first or is_traced(schedule):
+        return
+    rounds = np.arange(first, last + 1)
+    weight = schedule.function if isinstance(schedule, Custom) else schedule.weight
+    values = jnp.asarray(weight(_rounds(rounds)))
+    if is_traced(values):  # the function closes over a traced value
+        return
+    weights = np.broadcast_to(np.asarray(values), rounds.shape)
+    bad = ~((weights > 0) & (weights <= 1))
+    if bad.any():
+        t = int(rounds[np.argmax(bad)])
+        complain_at(f"schedule weight of round t = {t}", weights[bad][0], np.array(True), "λ_t must lie in (0, 1]")

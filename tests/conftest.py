@@ -1,0 +1,22 @@
+"""Test settings: 64-bit and strict JAX, shapes checked at run time, warnings as errors."""
+
+import os
+
+import hypothesis
+import jax
+from jaxtyping import install_import_hook
+
+# Every annotated shape and dtype in the package is checked whenever a test calls into it. The hook must
+# be in place before the package is imported for the first time.
+_hook = install_import_hook("dpconformal", "beartype.beartype")
+_hook.__enter__()
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+_calm = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+# HYPOTHESIS_PROFILE=thorough runs more than 10,000 examples over the suite; `make test-thorough`.
+hypothesis.settings.register_profile("ci", max_examples=30, derandomize=True, **_calm)
+hypothesis.settings.register_profile("thorough", max_examples=1200, **_calm)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

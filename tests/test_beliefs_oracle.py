@@ -1,0 +1,120 @@
+"""Every belief against its naive oracle."""
+
+import numpy as np
+import pytest
+import reference
+from cases import LEVELS, PRIORS, sequences
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpconformal as dpc
+
+pytestmark = pytest.mark.core
+
+SCHEDULES = {
+    "inverse_sqrt": (dpc.schedules.InverseSqrt(), lambda t: t**-0.5),
+    "dirichlet": (dpc.schedules.Dirichlet(2.5), lambda t: 2.5 / (2.5 + t - 1)),
+    "constant": (dpc.schedules.Constant(0.2), lambda t: 0.2 if t > 1 else 1.0),
+    "callable": (lambda t: t**-0.75, lambda t: t**-0.75),
+}
+BETA = 0.93
+DISCOUNTED_WEIGHT = np.sqrt(1 - BETA) / (BETA + np.sqrt(1 - BETA))
+
+
+def thresholds(learner, scores, levels=LEVELS):
+    return np.asarray(dpc.replay(learner, scores, levels).thresholds)
+
+
+@pytest.mark.parametrize("name", sequences())
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("bins", [None, 7, 64])
+def test_uniform_prior_on_every_sequence(name, schedule, bins):
+    scores = sequences()[name]
+    ours, weight = SCHEDULES[schedule]
+    learner = dpc.Exact(schedule=ours) if bins is None else dpc.Quantized(bins, schedule=ours)
+    expected = reference.belief_thresholds(scores, LEVELS, PRIORS["uniform"][1], (0, 1), weight, bins=bins)
+    np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("name", sequences())
+@pytest.mark.parametrize("bins", [None, 7, 64])
+def test_discounted_on_every_sequence(name, bins):
+    scores = sequences()[name]
+    learner = dpc.Exact(discount=BETA) if bins is None else dpc.Quantized(bins, discount=BETA)
+    expected = reference.belief_thresholds(
+        scores, LEVELS, PRIORS["uniform"][1], (0, 1), lambda t: DISCOUNTED_WEIGHT, BETA, bins
+    )
+    np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("name", ["uniform", "tied", "alternating", "extreme"])
+@pytest.mark.parametrize("discount", [None, BETA])
+@pytest.mark.parametrize("bins", [None, 10])
+def test_every_prior(prior, name, discount, bins):
+    ours, twin = PRIORS[prior]
+    low, high = ours.support
+    scores = sequences(24, float(low), float(high))[name]
+    levels = LEVELS if prior not in ("beta", "mixture") else LEVELS[1:-1]
+    learner = dpc.Exact(ours, discount=discount) if bins is None else dpc.Quantized(bins, ours, discount=discount)
+    weight = (lambda t: t**-0.5) if discount is None else (lambda t: DISCOUNTED_WEIGHT)
+    expected = reference.belief_thresholds(scores, levels, twin, (float(low), float(high)), weight, discount, bins)
+    np.testing.assert_allclose(thresholds(learner, scores, levels), expected, atol=1e-9 * float(high - low), rtol=0)
+
+
+@pytest.mark.parametrize("name", sequences())
+def test_frequentist_beliefs_are_exactly_their_oracles(name):
+    scores = sequences()[name]
+    levels = np.append(LEVELS, [0.07, 0.29, 0.55, 1 / 3])
+    expected = reference.erm_thresholds(scores, levels, PRIORS["uniform"][1], (0, 1))
+    np.testing.assert_allclose(thresholds(dpc.ERM(), scores, levels), expected, atol=1e-15, rtol=0)
+    expected = reference.split_thresholds(scores, levels)
+    np.testing.assert_array_equal(thresholds(dpc.SplitConformal(), scores, levels), expected)
+
+
+SCORES = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=24)
+LEVEL_LISTS = st.lists(st.floats(0, 1), min_size=3, max_size=3)
+
+
+@given(scores=SCORES, levels=LEVEL_LISTS, concentration=st.floats(0.01, 100), bins=st.sampled_from([None, 1, 5, 50]))
+def test_any_scores_and_levels(scores, levels, concentration, bins):
+    # Padding to one length keeps one compiled program; thresholds do not look ahead.
+    padded = np.pad(scores, (0, 24 - len(scores)))
+    schedule = dpc.schedules.Dirichlet(concentration)
+    learner = dpc.Exact(schedule=schedule) if bins is None else dpc.Quantized(bins, schedule=schedule)
+    expected = reference.belief_thresholds(
+        scores, levels, PRIORS["uniform"][1], (0, 1), lambda t: concentration / (concentration + t - 1), bins=bins
+    )
+    actual = thresholds(learner, padded, levels)[: len(scores)]
+    np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0)
+
+
+@given(scores=SCORES, levels=LEVEL_LISTS, discount=st.floats(0.05, 0.999), bins=st.sampled_from([None, 1, 5, 50]))
+def test_any_discount(scores, levels, discount, bins):
+    padded = np.pad(scores, (0, 24 - len(scores)))
+    learner = dpc.Exact(discount=discount) if bins is None else dpc.Quantized(bins, discount=discount)
+    root = np.sqrt(1 - discount)
+    expected = reference.belief_thresholds(
+        scores, levels, PRIORS["uniform"][1], (0, 1), lambda t: root / (discount + root), discount, bins
+    )
+    actual = thresholds(learner, padded, levels)[: len(scores)]
+    np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("name", sequences())
+@pytest.mark.parametrize("learner", [dpc.Exact(), dpc.Exact(discount=BETA)], ids=["plain", "discounted"])
+def test_float32_is_exact_for_a_nearby_level(name, learner):
+    """Backward error: the float32 threshold is the exact quantile of a level a few float32 steps away."""
+    scores = sequences(200)[name].astype(np.float32)
+    levels = np.array([0.1, 0.5, 0.9], np.float32)
+    actual = dpc.replay(learner, scores, levels).thresholds
+    assert actual.dtype == np.float32
+    weight = (lambda t: t**-0.5) if learner.discount is None else (lambda t: DISCOUNTED_WEIGHT)
+    slack = 1e-6
+    below, above = (
+        reference.belief_thresholds(scores, levels + shift, PRIORS["uniform"][1], (0, 1), weight, learner.discount)
+        for shift in (-slack, slack)
+    )
+    actual, ulp = np.asarray(actual, float), 1e-7
+    assert (actual >= below - ulp).all()
+    assert (actual <= above + ulp).all()
