@@ -36,7 +36,7 @@ $(VENV)/.docs-ready: $(VENV)/.ready
 	@touch $@
 
 demo: $(VENV)/.ready
-	@$(BIN)/python -m dpconformal
+	@$(BIN)/python -m dpconformal.demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-fail-under=95

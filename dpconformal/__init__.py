@@ -5,7 +5,7 @@ One belief about the next nonconformity score answers every confidence level at 
 and comes with regret and coverage guarantees. Start with :func:`replay` and :class:`Exact`.
 """
 
-from dpconformal import metrics, priors, schedules
+from dpconformal import metrics, plots, priors, schedules
 from dpconformal.beliefs import ERM, Belief, Exact, Quantized, SplitConformal
 from dpconformal.learner import Learner
 from dpconformal.replay import Replay, replay
@@ -19,6 +19,7 @@ __all__ = [
     "Replay",
     "SplitConformal",
     "metrics",
+    "plots",
     "priors",
     "replay",
     "schedules",

@@ -170,8 +170,9 @@ def number(
     array = array.astype(float)
     above = array > low if open_low else array >= low
     below = array < high if open_high else array <= high
-    interval = f"{'(' if open_low or low == -math.inf else '['}{low:g}, {high:g}{')' if open_high or high == math.inf else ']'}"
-    why = f"must be finite and in {interval}{'; ' + hint if hint else ''}"
+    left = "(" if open_low or low == -math.inf else "["
+    right = ")" if open_high or high == math.inf else "]"
+    why = f"must be finite and in {left}{low:g}, {high:g}{right}{'; ' + hint if hint else ''}"
     complain_at(name, array, ~(np.isfinite(array) & above & below), why)
     return float(array) if array.ndim == 0 else jnp.asarray(array)
 
@@ -256,7 +257,12 @@ def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scor
     if isinstance(array, jax.core.Tracer):
         return array.astype(dtype)
     if array.dtype.kind == "f":
-        complain_at(name, array, ~np.isfinite(array), "scores must be finite; drop the round or replace the value on purpose")
+        complain_at(
+            name,
+            array,
+            ~np.isfinite(array),
+            "scores must be finite; drop the round or replace the value on purpose",
+        )
     with np.errstate(over="ignore"):
         cast = array.astype(dtype)
     complain_at(name, array, ~np.isfinite(cast), f"overflows {dtype}; rescale, or enable 64-bit JAX (jax_enable_x64)")

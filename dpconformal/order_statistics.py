@@ -1,5 +1,7 @@
 """The k-th smallest of the first n scores, for every n at once, in O(T log T) and native loops."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -49,7 +51,7 @@ def _neighbours_on_arrival(place: Int[Array, " T"]) -> tuple[Int[Array, " T"], I
     before = jnp.roll(jnp.arange(size + 1, dtype=jnp.int32), 1)
     after = jnp.roll(jnp.arange(size + 1, dtype=jnp.int32), -1)
 
-    def delete(carry: tuple[Array, ...], here: Array) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
+    def delete(carry: Any, here: Array) -> Any:
         before, after, left, right = carry
         # Carry out the last round's deletion, then read: a buffer that is read first is copied whole.
         before, after = before.at[right].set(left), after.at[left].set(right)
@@ -67,7 +69,7 @@ def _walk(place: Array, left: Array, right: Array, ranks: Array) -> Int[Array, "
     before = jnp.full(size + 1, size, jnp.int32)
     after = jnp.full(size + 1, size, jnp.int32)
 
-    def step(carry: tuple[Array, ...], arrival: tuple[Array, ...]) -> tuple[tuple[Array, ...], Array]:
+    def step(carry: Any, arrival: Any) -> Any:
         before, after, pointer, rank = carry
         here, left, right, wanted = arrival
         before = before.at[right].set(here).at[here].set(left)

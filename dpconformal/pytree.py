@@ -1,7 +1,7 @@
 """Frozen dataclasses as pytrees: hyperparameters are leaves, sizes are static."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import jax
@@ -47,7 +47,7 @@ def register(*, static: tuple[str, ...] = ()) -> Callable[[type[T]], type[T]]:
             keys = (jax.tree_util.GetAttrKey(n) for n in data)
             return tuple(zip(keys, children, strict=True)), auxiliary
 
-        def unflatten(auxiliary: tuple[Any, ...], children: tuple[Any, ...]) -> T:
+        def unflatten(auxiliary: tuple[Any, ...], children: Iterable[Any]) -> T:
             node = object.__new__(cls)
             for name, value in zip((*data, *static), (*children, *auxiliary), strict=True):
                 object.__setattr__(node, name, value)

@@ -131,7 +131,7 @@ def starting_state(learner: Learner, scores: Array, state: State) -> tuple[Array
         fresh = learner.init(rounds=rounds, dtype=scores.dtype)
         return scores, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
     pattern = jax.eval_shape(lambda: learner.init(rounds=1, dtype=scores.dtype))
-    if jax.tree.structure(state) != jax.tree.structure(pattern):
+    if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
         raise ValueError(
             f"state is a {type(state).__name__}: {type(learner).__name__} carries on from a "
             f"{type(pattern).__name__}, such as run.state"
@@ -160,7 +160,7 @@ Reader = Callable[[Any, State, Array, Array], Any]
 
 
 def _thresholds(learner: Any, state: State, score: Array, levels: Array) -> Array:
-    return learner.quantile(state, levels)  # type: ignore[no-any-return]
+    return learner.quantile(state, levels)
 
 
 def drive(read: Reader, learner: Learner, state: State, scores: Array, query: Array) -> tuple[Any, State]:
@@ -198,7 +198,7 @@ def drive(read: Reader, learner: Learner, state: State, scores: Array, query: Ar
 def _scan(read: Reader, learner: Any, state: State, scores: Array, query: Array) -> tuple[Any, State]:
     per_round = query.ndim == 2
 
-    def one_round(state: State, given: tuple[Array, Array | None]) -> tuple[State, Any]:
+    def one_round(state: State, given: Any) -> tuple[State, Any]:
         score, row = given
         answer = read(learner, state, score, row if per_round else query)  # predict: only the past is read
         return learner.observe(state, score), answer  # then observe

@@ -1,4 +1,4 @@
-"""Schedules: the weight λ_t that the prior keeps in the belief of round t = 1, 2, …"""
+"""Schedules: the weight λ_t that the prior keeps in the belief of round t, counted from 1."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

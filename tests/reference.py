@@ -5,6 +5,8 @@ Slow on purpose: each round looks at every past score again, and quantiles are f
 of the belief's cdf. They share no code and no algorithm with the package.
 """
 
+import itertools
+
 import numpy as np
 from scipy import stats
 
@@ -116,7 +118,7 @@ def crps(cdf, low, high, score, points):
     nodes, weights = np.polynomial.legendre.leggauss(20)
     ends = np.unique(np.concatenate([[low, high, score], points]))
     total = 0.0
-    for a, b in zip(ends[:-1], ends[1:], strict=True):
+    for a, b in itertools.pairwise(ends):
         x = a + (b - a) * (nodes + 1) / 2
         total += np.sum(weights * (np.array([cdf(v) for v in x]) - (score <= x)) ** 2) * (b - a) / 2
     return total

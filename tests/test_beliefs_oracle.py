@@ -76,14 +76,24 @@ SCORES = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_
 LEVEL_LISTS = st.lists(st.floats(0, 1), min_size=3, max_size=3)
 
 
-@given(scores=SCORES, levels=LEVEL_LISTS, concentration=st.floats(0.01, 100), bins=st.sampled_from([None, 1, 5, 50]))
+@given(
+    scores=SCORES,
+    levels=LEVEL_LISTS,
+    concentration=st.floats(0.01, 100),
+    bins=st.sampled_from([None, 1, 5, 50]),
+)
 def test_any_scores_and_levels(scores, levels, concentration, bins):
     # Padding to one length keeps one compiled program; thresholds do not look ahead.
     padded = np.pad(scores, (0, 24 - len(scores)))
     schedule = dpc.schedules.Dirichlet(concentration)
     learner = dpc.Exact(schedule=schedule) if bins is None else dpc.Quantized(bins, schedule=schedule)
     expected = reference.belief_thresholds(
-        scores, levels, PRIORS["uniform"][1], (0, 1), lambda t: concentration / (concentration + t - 1), bins=bins
+        scores,
+        levels,
+        PRIORS["uniform"][1],
+        (0, 1),
+        lambda t: concentration / (concentration + t - 1),
+        bins=bins,
     )
     actual = thresholds(learner, padded, levels)[: len(scores)]
     np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0)

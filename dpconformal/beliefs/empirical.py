@@ -33,7 +33,7 @@ class _Empirical:
     def observe(self, state: SortedScores, score: Numbers) -> SortedScores:
         """Return the state after one more score."""
         score = as_scores(score, self.support, "score").astype(state.values.dtype)
-        if not is_traced(state.count):
+        if not is_traced(state.seen):
             state = grow(state, 1)
         return _observe(self, state, score)
 
@@ -82,9 +82,9 @@ class ERM(_Empirical):
     def cdf(self, state: SortedScores, x: Numbers) -> Float[Array, "..."]:
         """Share of past scores that are at most x."""
         x = as_float(x).astype(state.values.dtype)
-        share = _at_most(state, x) / jnp.maximum(state.count, 1).astype(x.dtype)
-        share = jnp.where(state.count == 0, self.prior.cdf(x), share)
-        return jnp.where(state.count < 0, jnp.nan, share)
+        share = _at_most(state, x) / jnp.maximum(state.seen, 1).astype(x.dtype)
+        share = jnp.where(state.seen == 0, self.prior.cdf(x), share)
+        return jnp.where(state.seen < 0, jnp.nan, share)
 
 
 @register()
@@ -132,8 +132,8 @@ class SplitConformal(_Empirical):
     def cdf(self, state: SortedScores, x: Numbers) -> Float[Array, "..."]:
         """Share of past scores that are at most x, with one more counted at +∞."""
         x = as_float(x).astype(state.values.dtype)
-        share = _at_most(state, x) / (state.count + 1).astype(x.dtype)
-        return jnp.where(state.count < 0, jnp.nan, jnp.where(jnp.isposinf(x), 1, share))
+        share = _at_most(state, x) / (state.seen + 1).astype(x.dtype)
+        return jnp.where(state.seen < 0, jnp.nan, jnp.where(jnp.isposinf(x), 1, share))
 
 
 def rank_of_level(levels: Float[Array, "*n"], total: Int[Array, ""]) -> Int[Array, "*n"]:
@@ -163,7 +163,7 @@ def rank_of_level(levels: Float[Array, "*n"], total: Int[Array, ""]) -> Int[Arra
 
 def _at_most(state: SortedScores, x: Array) -> Array:
     passed = jnp.searchsorted(state.values, x, side="right")
-    return jnp.minimum(passed, jnp.maximum(state.count, 0)).astype(x.dtype)
+    return jnp.minimum(passed, jnp.maximum(state.seen, 0)).astype(x.dtype)
 
 
 @jax.jit
@@ -173,18 +173,18 @@ def _observe(learner: Any, state: SortedScores, score: Array) -> SortedScores:
 
 @jax.jit
 def _erm_quantile(learner: ERM, state: SortedScores, levels: Array) -> Array:
-    rank = rank_of_level(levels, jnp.maximum(state.count, 1))
+    rank = rank_of_level(levels, jnp.maximum(state.seen, 1))
     chosen = _ranked(state, rank, jnp.asarray(learner.support[0], levels.dtype))
-    chosen = jnp.where(state.count == 0, learner.prior.quantile(levels), chosen)
-    return jnp.where(state.count < 0, jnp.nan, chosen)
+    chosen = jnp.where(state.seen == 0, learner.prior.quantile(levels), chosen)
+    return jnp.where(state.seen < 0, jnp.nan, chosen)
 
 
 @jax.jit
 def _split_quantile(learner: SplitConformal, state: SortedScores, levels: Array) -> Array:
-    rank = rank_of_level(levels, jnp.maximum(state.count, 0) + 1)
+    rank = rank_of_level(levels, jnp.maximum(state.seen, 0) + 1)
     chosen = _ranked(state, rank, jnp.asarray(learner.low, levels.dtype))
-    chosen = jnp.where(rank > state.count, jnp.inf, chosen)
-    return jnp.where(state.count < 0, jnp.nan, chosen)
+    chosen = jnp.where(rank > state.seen, jnp.inf, chosen)
+    return jnp.where(state.seen < 0, jnp.nan, chosen)
 
 
 def _ranked(state: SortedScores, rank: Array, lowest: Array) -> Array:

@@ -74,13 +74,13 @@ class Exact:
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, and check the schedule on them."""
-        check_rounds(self, state.count, rounds)
+        check_rounds(self, state.seen, rounds)
         return grow(state, rounds)
 
     def observe(self, state: SortedScores, score: Numbers) -> SortedScores:
         """Return the state after one more score."""
         score = as_scores(score, self.support, "score").astype(state.values.dtype)
-        if not is_traced(state.count):
+        if not is_traced(state.seen):
             state = grow(state, 1)
         return _observe(self, state, score)
 
@@ -109,8 +109,8 @@ def _observe(learner: Exact, state: SortedScores, score: Array) -> SortedScores:
 @jax.jit
 def _belief(learner: Exact, state: SortedScores) -> Belief:
     dtype, capacity = state.values.dtype, state.values.shape[-1]
-    weights = weights_of(learner, state.count, dtype)
-    used = jnp.maximum(state.count, 0)
+    weights = weights_of(learner, state.seen, dtype)
+    used = jnp.maximum(state.seen, 0)
     if weights.discount is None:
         cumulative = weights.atom * jnp.arange(capacity + 1, dtype=dtype)
     else:

@@ -24,11 +24,11 @@ class BinnedScores(NamedTuple):
 
     Attributes
     ----------
-    count, weights : Array
+    seen, weights : Array
         See the comments in the source for their shapes.
     """
 
-    count: Int[Array, "*B"]  # () scores seen; -1 once a bad score was met inside jit
+    seen: Int[Array, "*B"]  # () scores seen; -1 once a bad score was met inside jit
     weights: Num[Array, "*B K"]  # (bins,) whole counts, or with a discount Σ β^age of a bin's scores
 
 
@@ -89,7 +89,7 @@ class Quantized:
 
     def prepare(self, state: BinnedScores, rounds: int) -> BinnedScores:
         """Check the schedule on the rounds to come; there is always room."""
-        check_rounds(self, state.count, rounds)
+        check_rounds(self, state.seen, rounds)
         return state
 
     def observe(self, state: BinnedScores, score: Numbers) -> BinnedScores:
@@ -146,7 +146,7 @@ def _observe(learner: Quantized, state: BinnedScores, score: Array) -> BinnedSco
     old = state.weights
     if learner.discount is not None:
         old = old * jnp.asarray(learner.discount, old.dtype)
-    return BinnedScores(advance(state.count, fine), old + here.astype(old.dtype))
+    return BinnedScores(advance(state.seen, fine), old + here.astype(old.dtype))
 
 
 @jax.jit
@@ -154,15 +154,15 @@ def _merge(learner: Quantized, first: BinnedScores, second: BinnedScores) -> Bin
     earlier = first.weights
     if learner.discount is not None:
         discount = jnp.asarray(learner.discount, earlier.dtype)
-        earlier = earlier * discount ** second.count.astype(earlier.dtype)
-    fine = (first.count >= 0) & (second.count >= 0)
-    return BinnedScores(jnp.where(fine, first.count + second.count, -1), earlier + second.weights)
+        earlier = earlier * discount ** second.seen.astype(earlier.dtype)
+    fine = (first.seen >= 0) & (second.seen >= 0)
+    return BinnedScores(jnp.where(fine, first.seen + second.seen, -1), earlier + second.weights)
 
 
 @jax.jit(static_argnames="dtype")
 def _belief(learner: Quantized, state: BinnedScores, dtype: Any) -> Belief:
     bins = state.weights.shape[-1]
-    weights = weights_of(learner, state.count, dtype)
+    weights = weights_of(learner, state.seen, dtype)
     low, high = (jnp.asarray(end, dtype) for end in learner.support)
     centres = low + ((jnp.arange(bins, dtype=dtype) + 0.5) * (high - low)) / bins
     mass = weights.atom * jnp.cumsum(state.weights).astype(dtype)

@@ -18,13 +18,13 @@ class SortedScores(NamedTuple):
 
     Attributes
     ----------
-    count, values, arrivals : Array
+    seen, values, arrivals : Array
         See the comments in the source for their shapes.
     """
 
-    count: Int[Array, "*B"]  # () scores seen; -1 once a bad score or a full buffer was met inside jit
-    values: Float[Array, "*B C"]  # (capacity,) ascending, ties in order of arrival; +inf beyond count
-    arrivals: Int[Array, "*B C"]  # (capacity,) the round each value came in, 1, 2, …; 0 beyond count
+    seen: Int[Array, "*B"]  # () scores seen; -1 once a bad score or a full buffer was met inside jit
+    values: Float[Array, "*B C"]  # (capacity,) ascending, ties in order of arrival; +inf beyond `seen`
+    arrivals: Int[Array, "*B C"]  # (capacity,) the round each value came in, 1, 2, …; 0 beyond `seen`
 
 
 def empty(capacity: int, dtype: Any) -> SortedScores:
@@ -73,8 +73,8 @@ def insert(state: SortedScores, score: Float[Array, ""], fine: Bool[Array, ""]) 
         shifted = jnp.concatenate([column[:1], column[:-1]])
         return jnp.where(slot < position, column, jnp.where(slot == position, new, shifted))
 
-    count = advance(state.count, fine & (state.count < capacity))
-    return SortedScores(count, put(state.values, score), put(state.arrivals, state.count + 1))
+    count = advance(state.seen, fine & (state.seen < capacity))
+    return SortedScores(count, put(state.values, score), put(state.arrivals, state.seen + 1))
 
 
 def grow(state: SortedScores, rounds: int) -> SortedScores:
@@ -94,16 +94,16 @@ def grow(state: SortedScores, rounds: int) -> SortedScores:
         The same scores. Where the count is traced, and so unknown, the room grows by ``rounds``.
     """
     capacity = state.values.shape[-1]
-    if is_traced(state.count):
+    if is_traced(state.seen):
         wanted = capacity + rounds
     else:
-        needed = int(np.max(state.count, initial=0)) + rounds
+        needed = int(np.max(state.seen, initial=0)) + rounds
         wanted = capacity if needed <= capacity else max(needed, 2 * capacity)
     padding = [(0, 0)] * (state.values.ndim - 1) + [(0, wanted - capacity)]
     if wanted == capacity:
         return state
     return SortedScores(
-        state.count,
+        state.seen,
         jnp.pad(state.values, padding, constant_values=math.inf),
         jnp.pad(state.arrivals, padding),
     )
@@ -123,8 +123,8 @@ def merge(first: SortedScores, second: SortedScores) -> SortedScores:
     SortedScores
         The store that would have seen all scores; its room is the sum of both.
     """
-    later = jnp.where(second.arrivals > 0, second.arrivals + first.count, 0)
+    later = jnp.where(second.arrivals > 0, second.arrivals + first.seen, 0)
     values = jnp.concatenate([first.values, second.values])
     values, arrivals = lax.sort((values, jnp.concatenate([first.arrivals, later])), num_keys=1, is_stable=True)
-    fine = (first.count >= 0) & (second.count >= 0)
-    return SortedScores(jnp.where(fine, first.count + second.count, -1), values, arrivals)
+    fine = (first.seen >= 0) & (second.seen >= 0)
+    return SortedScores(jnp.where(fine, first.seen + second.seen, -1), values, arrivals)

@@ -25,7 +25,7 @@ class Arrays(NamedTuple):
     levels: Any  # (1, ..., T or 1, A), of the thresholds' rank
 
 
-def arrays_of(run: Replay) -> Arrays:
+def arrays_of(run: Any) -> Arrays:
     """
     Take a run apart.
 

@@ -85,7 +85,7 @@ def _read(run: Replay, reader: Any, query: Array) -> Any:
 
 def _cdf_here(learner: Any, state: Any, score: Array, _: Array) -> Array:
     just_below = jnp.nextafter(score, jnp.asarray(-np.inf, score.dtype))
-    return learner.cdf(state, jnp.stack([just_below, score]))  # type: ignore[no-any-return]
+    return learner.cdf(state, jnp.stack([just_below, score]))
 
 
 def _mean_loss(learner: Any, state: Any, score: Array, levels: Array) -> Array:

@@ -55,7 +55,8 @@ def coverage(run: Replay) -> Any:
     >>> coverage(dpc.replay(dpc.Exact(), [0.2, 0.9], levels=[0.5]))
     array([0.5])
     """
-    return _mean(covered(run))
+    arrays = arrays_of(run)
+    return _mean((arrays.scores <= arrays.thresholds).astype(arrays.thresholds.dtype))
 
 
 def coverage_error(run: Replay) -> Any:
@@ -79,7 +80,7 @@ def coverage_error(run: Replay) -> Any:
     array([0.25])
     """
     arrays = arrays_of(run)
-    return arrays.xp.abs(_mean(covered(run)) - _mean(per_round_levels(arrays)))
+    return arrays.xp.abs(coverage(run) - _mean(per_round_levels(arrays)))
 
 
 def rolling_coverage(run: Replay, window: int) -> Any:
@@ -105,14 +106,13 @@ def rolling_coverage(run: Replay, window: int) -> Any:
     array([0.5, 0.5])
     """
     window = whole("window", window, 1)
-    hits = covered(run)
-    rounds = hits.shape[-2]
+    xp, thresholds, scores, _ = arrays_of(run)
+    rounds = thresholds.shape[-2]
     if window > rounds:
         raise ValueError(f"window = {window}: the run has only {rounds} rounds")
-    xp: Any = jnp if isinstance(hits, jax.Array) else np
-    total = xp.cumsum(hits.astype(np.int32), axis=-2)
+    total = xp.cumsum((scores <= thresholds).astype(np.int32), axis=-2)
     total = xp.concatenate([xp.zeros_like(total[..., :1, :]), total], axis=-2)
-    return (total[..., window:, :] - total[..., : rounds - window + 1, :]) / window
+    return (total[..., window:, :] - total[..., : rounds - window + 1, :]).astype(thresholds.dtype) / window
 
 
 def longest_miss_run(run: Replay) -> Any:
@@ -135,8 +135,8 @@ def longest_miss_run(run: Replay) -> Any:
     >>> longest_miss_run(dpc.replay(dpc.Exact(), [0.2, 0.9, 0.9], levels=[0.5]))
     array([2]...)
     """
-    hits = covered(run)
-    xp: Any = jnp if isinstance(hits, jax.Array) else np
+    xp, thresholds, scores, _ = arrays_of(run)
+    hits = scores <= thresholds
     rounds = hits.shape[-2]
     now = xp.arange(1, rounds + 1, dtype=np.int32).reshape((rounds, 1))
     now = xp.broadcast_to(now, hits.shape[-2:]).reshape((1,) * (hits.ndim - 2) + hits.shape[-2:])

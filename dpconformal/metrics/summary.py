@@ -63,7 +63,10 @@ def summary(run: Replay) -> "xr.Dataset":
         coords["level"] = _as_written(np.asarray(run.levels))
     else:
         variables["levels"] = (["time", "level"], np.asarray(run.levels))
-        variables["mean_level"] = (["level"], per_round_levels(arrays).reshape(-1, thresholds.shape[-1]).mean(axis=0))
+        variables["mean_level"] = (
+            ["level"],
+            per_round_levels(arrays).reshape(-1, thresholds.shape[-1]).mean(axis=0),
+        )
     return xr.Dataset(variables, coords, attrs={"learner": repr(run.learner)})
 
 

@@ -50,14 +50,7 @@ class NumPyroPrior:
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        p = as_float(p)
-        low, high = self._ends(p)
-        if self.has_icdf:
-            x = _call(self._cast(p).icdf, p)
-        else:
-            ends = jnp.broadcast_to(low, p.shape), jnp.broadcast_to(high, p.shape)
-            x = invert_cdf(self.cdf, self.density, p, *ends)
-        return jnp.where(p <= 0, low, jnp.where(p >= 1, high, clip_to_support(x, low, high)))
+        return _quantile(self, as_float(p))
 
     def density(self, x: Numbers) -> Array:
         """Density at x."""
@@ -136,3 +129,10 @@ def _ends(support: Any) -> tuple[Scalar, Scalar]:
         return value if is_traced(value) or np.ndim(value) else float(value)
 
     return end(getattr(support, "lower_bound", -np.inf)), end(getattr(support, "upper_bound", np.inf))
+
+
+@jax.jit
+def _quantile(prior: NumPyroPrior, p: Array) -> Array:
+    low, high = prior._ends(p)
+    x = _call(prior._cast(p).icdf, p) if prior.has_icdf else invert_cdf(prior.cdf, prior.density, p, low, high)
+    return jnp.where(p <= 0, low, jnp.where(p >= 1, high, clip_to_support(x, low, high)))

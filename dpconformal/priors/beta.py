@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 from jax.scipy.special import betainc, betaln, xlog1py, xlogy
 from jaxtyping import Array
@@ -53,6 +54,10 @@ class Beta:
 
     def _parameters(self, like: Array) -> tuple[Array, ...]:
         a, b, low, high = (jnp.asarray(v, like.dtype) for v in (self.a, self.b, self.low, self.high))
+        a, b = (
+            jnp.where(a > 0, a, jnp.nan),
+            jnp.where(b > 0, b, jnp.nan),
+        )  # only traced ones get here unchecked
         return a, b, low, jnp.where(high > low, high, jnp.nan)
 
     def cdf(self, x: Numbers) -> Array:
@@ -63,12 +68,7 @@ class Beta:
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        p = as_float(p)
-        a, b, low, high = self._parameters(p)
-        zero, one = jnp.zeros_like(p), jnp.ones_like(p)
-        z = invert_cdf(lambda z: betainc(a, b, z), lambda z: self._unit_density(z, a, b), p, zero, one)
-        x = clip_to_support(low + z * (high - low), low, high)
-        return jnp.where(p <= 0, low, jnp.where(p >= 1, high, x))
+        return _quantile(self, as_float(p))
 
     def density(self, x: Numbers) -> Array:
         """Density at x."""
@@ -81,3 +81,12 @@ class Beta:
     @staticmethod
     def _unit_density(z: Array, a: Array, b: Array) -> Array:
         return jnp.exp(xlogy(a - 1, z) + xlog1py(b - 1, -z) - betaln(a, b))
+
+
+@jax.jit
+def _quantile(prior: Beta, p: Array) -> Array:
+    a, b, low, high = prior._parameters(p)
+    unit = jnp.zeros_like(p), jnp.ones_like(p)
+    z = invert_cdf(lambda z: betainc(a, b, z), lambda z: prior._unit_density(z, a, b), p, *unit)
+    x = clip_to_support(low + z * (high - low), low, high)
+    return jnp.where(p <= 0, low, jnp.where(p >= 1, high, x))

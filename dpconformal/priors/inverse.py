@@ -1,6 +1,7 @@
 """Quantiles of a distribution that has a cdf and a density but no closed-form inverse."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -10,7 +11,11 @@ Function = Callable[[Array], Array]
 
 
 def invert_cdf(
-    cdf: Function, density: Function, p: Float[Array, "*n"], low: Float[Array, "*n"], high: Float[Array, "*n"]
+    cdf: Function,
+    density: Function,
+    p: Float[Array, "*n"],
+    low: Float[Array, "*#n"],
+    high: Float[Array, "*#n"],
 ) -> Float[Array, "*n"]:
     """
     Solve cdf(x) = p for x in [low, high] by Newton steps inside a shrinking bracket.
@@ -35,9 +40,10 @@ def invert_cdf(
         function theorem.
     """
     stop = lax.stop_gradient
-    x = stop(_bracketed_newton(cdf, density, stop(p), stop(low), stop(high)))
-    x = _monotone(stop(p), x)
-    # One Newton step whose value is zero but whose derivative is that of the implicit function.
+    p, low, high = jnp.broadcast_arrays(p, low, high)
+    x = _monotone(stop(p), stop(_bracketed_newton(cdf, density, stop(p), stop(low), stop(high))))
+    # A step of size zero, whose derivative is that of the implicit function. (lax.custom_root would ask
+    # for derivatives by every parameter of the cdf, and betainc has none by its shapes.)
     slope = stop(density(x))
     safe = jnp.where(slope > 0, slope, 1)
     residual = cdf(x) - p
@@ -48,11 +54,11 @@ def _bracketed_newton(cdf: Function, density: Function, p: Array, low: Array, hi
     tiny = jnp.finfo(p.dtype).eps
     limit = 4 * jnp.finfo(p.dtype).bits  # bisection alone needs fewer
 
-    def unfinished(carry: tuple[Array, ...]) -> Array:
+    def unfinished(carry: Any) -> Array:
         step, x, _, _, rounds = carry
         return (rounds < limit) & jnp.any(jnp.abs(step) > tiny * jnp.abs(x))
 
-    def improve(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def improve(carry: Any) -> Any:
         step, x, low, high, rounds = carry
         error = cdf(x) - p
         low = jnp.where(error < 0, x, low)
@@ -64,6 +70,7 @@ def _bracketed_newton(cdf: Function, density: Function, p: Array, low: Array, hi
         following = jnp.where(error == 0, x, jnp.where(accept, target, middle))
         # Converged elements stay, so that the others' rounds cannot move them.
         following = jnp.where(jnp.abs(step) > tiny * jnp.abs(x), following, x)
+        following = jnp.where(jnp.isnan(error), jnp.nan, following)  # parameters that make no sense
         return following - x, following, low, high, rounds + 1
 
     start = low + (high - low) / 2
@@ -112,5 +119,3 @@ def clip_to_support(x: Array, low: Array, high: Array) -> Array:
         Quantiles within the support; NaN stays NaN.
     """
     return jnp.minimum(jnp.maximum(x, low), high)
-
-

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -51,7 +52,12 @@ class Mixture:
             )
         if not is_traced(weights):
             weights = weights.astype(float)
-            complain_at("Mixture.weights", weights, ~(np.isfinite(weights) & (weights > 0)), "must be finite and above 0")
+            complain_at(
+                "Mixture.weights",
+                weights,
+                ~(np.isfinite(weights) & (weights > 0)),
+                "must be finite and above 0",
+            )
         _check_no_gap(components)
         object.__setattr__(self, "components", components)
         object.__setattr__(self, "weights", weights)
@@ -76,13 +82,7 @@ class Mixture:
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        p = as_float(p)
-        low, high = (jnp.asarray(end, p.dtype) for end in self.support)
-        # A mixture's quantile lies between the extremes of its components' quantiles.
-        inner = [component.quantile(p) for component in self.components]
-        bracket = functools.reduce(jnp.minimum, inner), functools.reduce(jnp.maximum, inner)
-        x = clip_to_support(invert_cdf(self.cdf, self.density, p, *bracket), low, high)
-        return jnp.where(p <= 0, low, jnp.where(p >= 1, high, x))
+        return _quantile(self, as_float(p))
 
     def density(self, x: Numbers) -> Array:
         """Density at x."""
@@ -103,3 +103,13 @@ def _check_no_gap(components: tuple[Prior, ...]) -> None:
                 "support; add a component that covers the gap, such as a small Uniform"
             )
         reach = max(reach, high)
+
+
+@jax.jit
+def _quantile(prior: Mixture, p: Array) -> Array:
+    low, high = (jnp.asarray(end, p.dtype) for end in prior.support)
+    # A mixture's quantile lies between the extremes of its components' quantiles.
+    inner = [component.quantile(p) for component in prior.components]
+    bracket = functools.reduce(jnp.minimum, inner), functools.reduce(jnp.maximum, inner)
+    x = clip_to_support(invert_cdf(prior.cdf, prior.density, p, *bracket), low, high)
+    return jnp.where(p <= 0, low, jnp.where(p >= 1, high, x))

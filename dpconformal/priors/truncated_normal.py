@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erf, erfc
@@ -49,7 +50,7 @@ class TruncatedNormal:
         distance = np.maximum(np.maximum(low - loc, loc - high), 0) / scale
         # Further out the mass of the support underflows in float32.
         why = "lies more than 10 scales outside the support; move it closer or raise scale"
-        complain_at("TruncatedNormal.loc", *np.broadcast_arrays(loc, distance > 10), why=why)
+        complain_at("TruncatedNormal.loc", np.broadcast_to(loc, distance.shape), distance > 10, why)
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -67,14 +68,12 @@ class TruncatedNormal:
         inside = jnp.clip(x, low, high)
         share = _mass(loc, scale, low, inside) / _mass(loc, scale, low, high)
         # The two masses may come from differently compiled code: keep the ends exact.
-        return jnp.where(x >= high, 1, jnp.where(x <= low, 0, jnp.minimum(share, 1)))
+        exact = jnp.where(x >= high, 1, jnp.where(x <= low, 0, jnp.minimum(share, 1)))
+        return jnp.where(jnp.isnan(share), jnp.nan, exact)
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        p = as_float(p)
-        _, _, low, high = self._parameters(p)
-        x = invert_cdf(self.cdf, self.density, p, jnp.broadcast_to(low, p.shape), jnp.broadcast_to(high, p.shape))
-        return jnp.where(p <= 0, low, jnp.where(p >= 1, high, clip_to_support(x, low, high)))
+        return _quantile(self, as_float(p))
 
     def density(self, x: Numbers) -> Array:
         """Density at x."""
@@ -90,3 +89,10 @@ def _mass(loc: Array, scale: Array, start: Array, end: Array) -> Array:
     # Mirror an interval that lies to the left of loc: erfc keeps its digits to the right only.
     u, v = jnp.where(v < 0, -v, u), jnp.where(v < 0, -u, v)
     return 0.5 * jnp.where(u > 0.5, erfc(u) - erfc(v), erf(v) - erf(u))
+
+
+@jax.jit
+def _quantile(prior: TruncatedNormal, p: Array) -> Array:
+    _, _, low, high = prior._parameters(p)
+    x = invert_cdf(prior.cdf, prior.density, p, low, high)
+    return jnp.where(p <= 0, low, jnp.where(p >= 1, high, clip_to_support(x, low, high)))

@@ -1,0 +1,128 @@
+"""Pictures of a run, one function each. Matplotlib is imported when one is drawn."""
+
+from typing import Any
+
+import numpy as np
+
+from dpconformal.metrics import rolling_coverage
+from dpconformal.metrics.arrays import arrays_of
+from dpconformal.replay import Replay
+
+_INK, _FAINT = "#222222", "#9aa0a6"
+
+
+def thresholds(run: Replay, ax: Any = None) -> Any:
+    """
+    Draw the scores as dots and the threshold of each level as a line.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence, with the same levels every round.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    matplotlib Axes
+        With the picture.
+    """
+    series, scores, levels = _one_sequence(run)
+    ax = _axes(ax)
+    time = np.arange(1, scores.size + 1)
+    ax.scatter(time, scores, s=6, color=_FAINT, alpha=0.35, linewidths=0, label="scores", rasterized=True)
+    labels = []
+    for column, level, colour in zip(series.T, levels, _shades(len(levels)), strict=True):
+        ax.plot(time, column, color=colour, linewidth=1.6)
+        labels.append((_last_finite(column), f"{level:g}", colour))
+    _label_lines(ax, time[-1] if time.size else 0, labels)
+    ax.set(xlabel="round", ylabel="score", title="Thresholds by confidence level")
+    return ax
+
+
+def coverage(run: Replay, window: int = 250, ax: Any = None) -> Any:
+    """
+    Draw the rolling coverage of each level against its target.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence, with the same levels every round.
+    window : int
+        Rounds that each point averages over.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    matplotlib Axes
+        With the picture: a solid line a level, its target dashed.
+    """
+    _, scores, levels = _one_sequence(run)
+    series = np.asarray(rolling_coverage(run, window))
+    ax = _axes(ax)
+    time = np.arange(window, scores.size + 1)
+    labels = []
+    for column, level, colour in zip(series.T, levels, _shades(len(levels)), strict=True):
+        ax.hlines(level, time[0], time[-1], color=colour, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.8)
+        ax.plot(time, column, color=colour, linewidth=1.6)
+        labels.append((level, f"{level:g}", colour))
+    _label_lines(ax, time[-1], labels)
+    ax.set(xlabel="round", ylabel="coverage", title=f"Coverage over the last {window} rounds (target dashed)")
+    return ax
+
+
+def _axes(ax: Any) -> Any:
+    if ax is None:
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("plots need matplotlib: pip install 'dpconformal[plots]'") from error
+        import matplotlib.pyplot as plt
+
+        figure: Figure = plt.figure(figsize=(8, 4), layout="constrained")
+        ax = figure.add_subplot()
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(_FAINT)
+    ax.tick_params(colors=_INK)
+    return ax
+
+
+def _one_sequence(run: Replay) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    arrays = arrays_of(run)
+    if arrays.thresholds.ndim != 2 or np.ndim(run.levels) != 1:
+        raise ValueError(
+            f"run.thresholds has shape {arrays.thresholds.shape}, run.levels {np.shape(run.levels)}: a picture shows "
+            "one sequence with fixed levels"
+        )
+    return arrays.thresholds, arrays.scores[..., 0], np.asarray(run.levels, float)
+
+
+def _shades(count: int) -> list[Any]:
+    """Return the colours of the levels, light to dark."""
+    import matplotlib
+
+    return [matplotlib.colormaps["viridis"](x) for x in np.linspace(0.82, 0.05, max(count, 1))[:count]]
+
+
+def _last_finite(column: np.ndarray) -> float:
+    finite = column[np.isfinite(column)]
+    return float(finite[-1]) if finite.size else np.nan
+
+
+def _label_lines(ax: Any, x: Any, labels: list[tuple[float, str, Any]]) -> None:
+    """Write each line's level at its end, pushed apart where lines end close together."""
+    low, high = ax.get_ylim()
+    step = 0.055 * (high - low)
+    height = -np.inf
+    for y, text, colour in sorted((label for label in labels if np.isfinite(label[0])), key=lambda label: label[0]):
+        height = max(y, height + step)
+        ax.annotate(
+            text,
+            (x, height),
+            (6, 0),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+            annotation_clip=False,
+        )

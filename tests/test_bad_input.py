@@ -1,0 +1,185 @@
+"""Every public entry refuses bad input with a ValueError that names the argument, the index and the value."""
+
+import json
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from cases import LEARNERS
+
+import dpconformal as dpc
+from dpconformal import priors, schedules
+
+GOOD = np.full(6, 0.5)
+
+
+def with_entry(value, index=3):
+    scores = GOOD.copy()
+    scores[index] = value
+    return scores
+
+
+REPLAY = [
+    (with_entry(np.nan), [0.5], "scores[3] = nan: scores must be finite"),
+    (with_entry(np.inf), [0.5], "scores[3] = inf: scores must be finite"),
+    (with_entry(-np.inf), [0.5], "scores[3] = -inf"),
+    (with_entry(1.5), [0.5], "scores[3] = 1.5: outside the support [0, 1]"),
+    (with_entry(-1e-9), [0.5], "scores[3] = -1e-09: outside the support [0, 1]"),
+    (np.stack([GOOD, with_entry(2.0, 5)]), [0.5], "scores[1, 5] = 2.0"),
+    ([0.1, 7, 8], [0.5], "scores[1] = 7.0: outside the support [0, 1]; give the learner a wider support"),
+    ([3, 0], [0.5], "scores[0] = 3: outside"),
+    ([1.5, 2.5, 0.1], [0.5], "(1 more like it)"),
+    (0.5, [0.5], "scores has shape ()"),
+    ("text", [0.5], "scores must be real numbers; got dtype <U4"),
+    (["a", "b"], [0.5], "scores must be real numbers"),
+    ([[0.1, 0.2], [0.3]], [0.5], "scores cannot be read as an array of numbers"),
+    ([None, 0.2], [0.5], "scores must be real numbers; got dtype object"),
+    (np.array([0.5 + 1j]), [0.5], "scores must be real numbers; got dtype complex128"),
+    (np.array(["2020-01-01"], "datetime64[D]"), [0.5], "scores must be real numbers"),
+    (np.ma.masked_array([0.1, 0.2], [True, False]), [0.5], "scores is a masked array"),
+    (GOOD, [0.5, 1.2], "levels[1] = 1.2: a confidence level lies in [0, 1]"),
+    (GOOD, [90], "levels[0] = 90: a confidence level lies in [0, 1]; 90 % is 0.9"),
+    (GOOD, [-0.1], "levels[0] = -0.1"),
+    (GOOD, [np.nan], "levels[0] = nan"),
+    (GOOD, 0.9, "levels has shape (): pass (A,), such as [0.9]"),
+    (GOOD, [], "levels has shape (0,)"),
+    (
+        GOOD,
+        np.full((5, 2), 0.5),
+        "levels has shape (5, 2): pass (A,), such as [0.9], or (T, A) with T = 6 rows",
+    ),
+    (GOOD, np.full((6, 2, 2), 0.5), "levels has shape (6, 2, 2)"),
+    (GOOD, "0.9", "levels must be real numbers"),
+]
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize(("scores", "levels", "message"), REPLAY)
+def test_replay(name, scores, levels, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dpc.replay(LEARNERS[name], scores, levels)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_observe_and_quantile(name):
+    learner = LEARNERS[name]
+    state = learner.init()
+    for bad in (np.nan, np.inf, 1.5, -0.5, "a", None):
+        with pytest.raises(ValueError, match=r"^score "):
+            learner.observe(state, bad)
+    for bad in ([0.5, 1.5], [np.nan], "a", [None]):
+        with pytest.raises(ValueError, match=r"^levels"):
+            learner.quantile(state, bad)
+
+
+def test_state():
+    run = dpc.replay(dpc.Exact(), GOOD, [0.5])
+    with pytest.raises(ValueError, match="state is a SortedScores: Quantized carries on from a BinnedScores"):
+        dpc.replay(dpc.Quantized(4), GOOD, [0.5], state=run.state)
+    with pytest.raises(ValueError, match="state is a int"):
+        dpc.replay(dpc.Exact(), GOOD, [0.5], state=3)
+    with pytest.raises(ValueError, match=r"its leading axes must be those of the scores, \(2,\)"):
+        dpc.replay(dpc.Exact(), np.stack([GOOD, GOOD]), [0.5], state=run.state)
+    batch = dpc.replay(dpc.Exact(), np.stack([GOOD, GOOD]), [0.5])
+    with pytest.raises(ValueError, match=r"its leading axes must be those of the scores, \(\)"):
+        dpc.replay(dpc.Exact(), GOOD, [0.5], state=batch.state)
+
+
+def test_a_score_too_large_for_float32_is_not_made_infinite():
+    learner = dpc.Exact(priors.Uniform(0, 1e300))
+    with jax.enable_x64(False), pytest.raises(ValueError, match=r"scores\[0\] = 1e\+200: overflows float32"):
+        dpc.replay(learner, [1e200], [0.5])
+
+
+CONSTRUCTORS = [
+    (lambda: dpc.Exact(prior=priors.Uniform), "Exact.prior = "),
+    (lambda: dpc.Exact(schedule=0.5), "schedule = 0.5: pass a schedule"),
+    (lambda: dpc.Exact(schedule=schedules.InverseSqrt), "schedule = "),
+    (lambda: dpc.Exact(discount=1.0), "Exact.discount = 1.0: must be finite and in (0, 1)"),
+    (lambda: dpc.Exact(discount=0), "Exact.discount = 0.0"),
+    (lambda: dpc.Exact(discount=np.nan), "Exact.discount = nan"),
+    (lambda: dpc.Exact(discount=jnp.array([0.5, 1.5])), "Exact.discount[1] = 1.5"),
+    (lambda: dpc.Exact(discount="a"), "Exact.discount must be real numbers"),
+    (lambda: dpc.Exact(capacity=0), "Exact.capacity = 0: must be a whole number, at least 1"),
+    (lambda: dpc.Quantized(bins=0), "Quantized.bins = 0: must be a whole number, at least 1"),
+    (lambda: dpc.Quantized(bins=True), "Quantized.bins = True"),
+    (lambda: dpc.Quantized(bins=4, discount=-1), "Quantized.discount = -1.0"),
+    (lambda: dpc.Quantized().init(), "Quantized.bins = None: a number of bins is needed outside replay"),
+    (lambda: dpc.Quantized(4, priors.from_numpyro(dist.HalfNormal(1.0))), "equal bins need a bounded one"),
+    (lambda: dpc.SplitConformal(1, 0), "SplitConformal.high = 0: must exceed low = 1"),
+    (lambda: dpc.SplitConformal(0, np.nan), "SplitConformal.high = nan"),
+    (lambda: schedules.Dirichlet(0), "Dirichlet.concentration = 0.0: must be finite and in (0, inf)"),
+    (lambda: schedules.Dirichlet(-2), "Dirichlet.concentration = -2.0"),
+    (lambda: schedules.Dirichlet(np.inf), "Dirichlet.concentration = inf"),
+    (lambda: schedules.Constant(0), "Constant.weight = 0.0: must be finite and in (0, 1]"),
+    (lambda: schedules.Constant(1.1), "Constant.weight = 1.1"),
+    (lambda: schedules.discounted(1), "discounted.beta = 1.0: must be finite and in (0, 1)"),
+    (lambda: priors.Uniform(1, 1), "Uniform.high = 1.0: must exceed low = 1"),
+    (lambda: priors.Uniform(0, np.inf), "Uniform.high = inf: must be finite"),
+    (lambda: priors.Uniform(-1e308, 1e308), "Uniform.high = 1e+308: must exceed low"),
+    (lambda: priors.Beta(0, 1), "Beta.a = 0.0"),
+    (lambda: priors.Beta(1, -1), "Beta.b = -1.0"),
+    (lambda: priors.Beta(1, 1, 3, 2), "Beta.high = 2.0: must exceed low = 3"),
+    (lambda: priors.TruncatedNormal(0, 0), "TruncatedNormal.scale = 0.0"),
+    (lambda: priors.TruncatedNormal(50, 1), "TruncatedNormal.loc = 50.0: lies more than 10 scales outside"),
+    (lambda: priors.Histogram([0, 1], [1, 2]), "Histogram.masses has shape (2,) and edges (2,)"),
+    (lambda: priors.Histogram([0], []), "Histogram.masses has shape (0,)"),
+    (lambda: priors.Histogram([0, 2, 1], [1, 1]), "Histogram.edges[1] = 1.0: edges must increase strictly"),
+    (lambda: priors.Histogram([0, np.inf], [1]), "Histogram.edges[1] = inf"),
+    (
+        lambda: priors.Histogram([0, 1, 2], [1, 0]),
+        "Histogram.masses[1] = 0.0: masses must be finite and above 0",
+    ),
+    (lambda: priors.Histogram.from_scores([0.5], bins=0), "bins = 0"),
+    (lambda: priors.Histogram.from_scores([0.5], smoothing=0), "smoothing = 0.0"),
+    (lambda: priors.Histogram.from_scores([0.5, 2.0]), "scores[1] = 2.0: outside the support [0, 1]"),
+    (lambda: priors.Histogram.from_scores([[0.5]]), "scores has shape (1, 1)"),
+    (lambda: priors.Histogram.from_scores([0.5], low=1, high=0), "from_scores.high = 0.0"),
+    (lambda: priors.Mixture([], []), "Mixture.weights has shape (0,)"),
+    (lambda: priors.Mixture([priors.Uniform()], [1, 2]), "one weight for each of the 1 components"),
+    (lambda: priors.Mixture([priors.Uniform()], [-1]), "Mixture.weights[0] = -1.0"),
+    (
+        lambda: priors.Mixture([priors.Uniform(0, 1), priors.Uniform(2, 3)], [1, 1]),
+        "Mixture.components leave (1, 2) without density",
+    ),
+    (lambda: priors.from_numpyro(3), "distribution = 3: not a NumPyro distribution"),
+    (lambda: priors.from_numpyro(dist.Poisson(1.0)), "Poisson is not univariate and continuous"),
+    (lambda: priors.from_numpyro(dist.Dirichlet(jnp.ones(3))), "Dirichlet is not univariate and continuous"),
+    (lambda: priors.from_numpyro(dist.Gamma(2.0)), "Gamma has no icdf in NumPyro and an unbounded support"),
+    (lambda: priors.from_numpyro(dist.VonMises(0.0, 1.0)), "VonMises has no cdf in NumPyro"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), CONSTRUCTORS)
+def test_constructors(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+WRONG_TYPES = [
+    ("dpc.replay(dpc.Exact, [0.5], [0.5])", "pass an instance, with brackets"),
+    ("dpc.replay('exact', [0.5], [0.5])", "learner = 'exact': pass a learner such as"),
+    ("dpc.Exact(prior='uniform')", "Exact.prior = 'uniform': pass a prior"),
+    ("dpc.Exact(capacity=2.5)", "Exact.capacity = 2.5: must be a whole number"),
+    ("dpc.Quantized(bins=10.0)", "Quantized.bins = 10.0: must be a whole number"),
+    ("dpc.ERM(prior=3)", "ERM.prior = 3: pass a prior"),
+    ("dpc.priors.Mixture([dpc.priors.Uniform(), 3], [1, 2])", "Mixture.components[1] = 3: not a prior"),
+    ("dpc.metrics.coverage([[0.5]])", "run is a list: pass what replay returned"),
+    ("dpc.metrics.rolling_coverage(dpc.replay(dpc.Exact(), [0.5], [0.5]), 'a')", "window = 'a'"),
+]
+
+
+def test_wrong_types_without_the_run_time_type_checker():
+    """In another process: here the type checker of the tests would speak first."""
+    code = "import json, dpconformal as dpc\nmessages = []\n"
+    for call, _ in WRONG_TYPES:
+        code += f"try:\n    {call}\nexcept ValueError as error:\n    messages.append(str(error))\n"
+    code += "print(json.dumps(messages))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for (call, expected), message in zip(WRONG_TYPES, json.loads(out), strict=True):
+        assert expected in message, call

@@ -1,0 +1,218 @@
+"""The contract of every learner: jit, vmap, resume, dtypes, traces, causality, order."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import LEARNERS, LEVELS, sequences
+
+import dpconformal as dpc
+
+pytestmark = [pytest.mark.core, pytest.mark.parametrize("name", LEARNERS)]
+T = 40
+SCORES = np.random.default_rng(3).beta(2, 3, T)
+
+
+def thresholds(learner, scores, levels=LEVELS, **options):
+    return np.asarray(dpc.replay(learner, scores, levels, **options).thresholds)
+
+
+def same(a, b):
+    """Bit-identical, NaN and infinities included."""
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_is_a_learner_whose_state_is_a_tuple_of_arrays(name):
+    learner = LEARNERS[name]
+    assert isinstance(learner, dpc.Learner)
+    state = learner.init()
+    assert isinstance(state, tuple)
+    assert hasattr(state, "_fields")
+    assert all(isinstance(leaf, jax.Array) for leaf in state)
+    rebuilt = jax.tree.unflatten(jax.tree.structure(learner), jax.tree.leaves(learner))
+    assert rebuilt == learner
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtype_follows_the_scores(name, dtype):
+    run = dpc.replay(LEARNERS[name], SCORES.astype(dtype), LEVELS)
+    assert run.thresholds.dtype == run.scores.dtype == run.levels.dtype == dtype
+    assert run.thresholds.shape == (T, len(LEVELS))
+    floats = [leaf.dtype for leaf in run.state if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    assert all(kind == dtype for kind in floats)
+    again = LEARNERS[name].observe(run.state, 0.5)
+    assert [leaf.dtype for leaf in again] == [leaf.dtype for leaf in run.state]
+    assert LEARNERS[name].quantile(again, jnp.asarray(LEVELS, dtype)).dtype == dtype
+
+
+def test_float32_is_the_default_without_x64(name):
+    with jax.enable_x64(False):
+        run = dpc.replay(LEARNERS[name], SCORES, LEVELS)
+        assert run.thresholds.dtype == np.float32
+        assert LEARNERS[name].quantile(run.state, [0.5]).dtype == np.float32
+
+
+def test_lists_and_integers_are_converted(name):
+    run = dpc.replay(LEARNERS[name], [1, 0, 1, 1], [0, 1])
+    same(
+        run.thresholds,
+        dpc.replay(LEARNERS[name], np.array([1.0, 0.0, 1.0, 1.0]), np.array([0.0, 1.0])).thresholds,
+    )
+
+
+def test_jit_gives_the_same(name):
+    plain = thresholds(LEARNERS[name], SCORES)
+    jitted = jax.jit(lambda learner, scores: dpc.replay(learner, scores, LEVELS).thresholds)
+    np.testing.assert_allclose(jitted(LEARNERS[name], SCORES), plain, rtol=0, atol=1e-14)
+
+
+def test_batches_are_independent_sequences(name):
+    batch = np.random.default_rng(5).random((2, 3, T))
+    run = dpc.replay(LEARNERS[name], batch, LEVELS)
+    assert run.thresholds.shape == (2, 3, T, len(LEVELS))
+    mapped = jax.vmap(jax.vmap(lambda s: dpc.replay(LEARNERS[name], s, LEVELS).thresholds))(batch)
+    for i, j in np.ndindex(2, 3):
+        alone = dpc.replay(LEARNERS[name], batch[i, j], LEVELS)
+        np.testing.assert_allclose(run.thresholds[i, j], alone.thresholds, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(mapped[i, j], alone.thresholds, rtol=0, atol=1e-14)
+        jax.tree.map(
+            lambda many, one, i=i, j=j: np.testing.assert_allclose(many[i, j], one, atol=1e-14),
+            run.state,
+            alone.state,
+        )
+
+
+def test_vmap_sweeps_the_support(name):
+    """Stretching prior and scores alike stretches the thresholds."""
+    learner = LEARNERS[name]
+    structure = jax.tree.structure(learner)
+    wide = [jax.tree.unflatten(structure, _stretched(learner, factor)) for factor in (1.0, 2.0, 4.0)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *wide)
+    scores = np.multiply.outer([1.0, 2.0, 4.0], SCORES)
+    swept = jax.vmap(lambda one, s: dpc.replay(one, s, LEVELS).thresholds)(stacked, scores)
+    for factor, result in zip((1.0, 2.0, 4.0), swept, strict=True):
+        np.testing.assert_allclose(result, factor * swept[0], rtol=1e-12)
+
+
+def _stretched(learner, factor):
+    paths = jax.tree_util.tree_leaves_with_path(learner)
+    return [leaf * factor if path[-1].name in ("low", "high") else leaf for path, leaf in paths]
+
+
+@pytest.mark.parametrize("sequence", ["uniform", "tied", "alternating"])
+def test_resuming_is_as_if_never_interrupted(name, sequence):
+    learner, scores = LEARNERS[name], sequences(T)[sequence]
+    whole = dpc.replay(learner, scores, LEVELS)
+    for cut in (0, 1, 2, 17, T - 1, T):
+        first = dpc.replay(learner, scores[:cut], LEVELS, state=learner.init() if "quantized" in name else None)
+        second = dpc.replay(learner, scores[cut:], LEVELS, state=first.state)
+        joined = np.concatenate([first.thresholds, second.thresholds])
+        if getattr(learner, "discount", None) is None:
+            same(joined, whole.thresholds)
+        else:
+            np.testing.assert_allclose(joined, whole.thresholds, rtol=0, atol=1e-12)
+        assert int(second.state.seen) == T
+
+
+def test_online_is_replay(name):
+    learner = LEARNERS[name]
+    whole = dpc.replay(learner, SCORES, LEVELS)
+    state = learner.init()
+    for t, score in enumerate(SCORES):
+        np.testing.assert_allclose(learner.quantile(state, LEVELS), whole.thresholds[t], rtol=0, atol=1e-12)
+        state = learner.observe(state, float(score))
+    carried_on = dpc.replay(learner, SCORES, LEVELS, state=state)
+    twice = dpc.replay(learner, np.tile(SCORES, 2), LEVELS)
+    np.testing.assert_allclose(carried_on.thresholds, twice.thresholds[T:], rtol=0, atol=1e-12)
+
+
+def test_no_new_trace_for_new_numbers(name, monkeypatch):
+    learner = LEARNERS[name]
+    traces = []
+    original = type(learner).observe
+
+    def counting(self, state, score):
+        traces.append(1)
+        return original(self, state, score)
+
+    monkeypatch.setattr(type(learner), "observe", counting)
+    rng = np.random.default_rng(0)
+    length = 50 + list(LEARNERS).index(name)  # a shape that no other test has compiled
+    structure = jax.tree.structure(learner)
+    for factor in (1.0, 1.5, 2.0):
+        changed = jax.tree.unflatten(structure, _stretched(learner, factor))
+        dpc.replay(changed, rng.random(length), rng.random(3))
+        dpc.replay(changed, rng.random(length), rng.random(3))
+    assert len(traces) == 1
+
+
+def test_thresholds_do_not_look_ahead(name):
+    for cut in (0, 1, 13, T - 1):
+        changed = np.concatenate([SCORES[:cut], 1 - SCORES[cut:]])
+        same(thresholds(LEARNERS[name], SCORES)[: cut + 1], thresholds(LEARNERS[name], changed)[: cut + 1])
+
+
+@pytest.mark.parametrize("sequence", sequences())
+def test_thresholds_never_cross(name, sequence):
+    close = 0.5 + np.arange(-2, 3) * np.spacing(0.5)
+    levels = np.unique(np.concatenate([np.linspace(0, 1, 60), close, np.nextafter([0, 1], 0.5)]))
+    result = thresholds(LEARNERS[name], sequences(60)[sequence], levels)
+    assert (np.diff(result[np.isfinite(result).all(axis=1)]) >= 0).all()
+    assert (result[:, 1:] >= result[:, :-1]).all()
+
+
+def test_levels_may_change_every_round(name):
+    levels = np.random.default_rng(8).random((T, 3))
+    run = dpc.replay(LEARNERS[name], SCORES, levels)
+    for t in range(T):
+        same(run.thresholds[t], dpc.replay(LEARNERS[name], SCORES, levels[t]).thresholds[t])
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_no_score_and_one_score(name, length):
+    run = dpc.replay(LEARNERS[name], SCORES[:length], LEVELS)
+    assert run.thresholds.shape == (length, len(LEVELS))
+    assert int(run.state.seen) == length
+    empty_batch = dpc.replay(LEARNERS[name], np.zeros((0, 3)), LEVELS)
+    assert empty_batch.thresholds.shape == (0, 3, len(LEVELS))
+
+
+def test_a_bad_score_inside_jit_turns_to_nan_and_stays(name):
+    jitted = jax.jit(lambda scores: dpc.replay(LEARNERS[name], scores, LEVELS).thresholds)
+    for bad in (np.nan, np.inf, -np.inf, 1.5, -0.1):
+        scores = SCORES.copy()
+        scores[10] = bad
+        result = np.asarray(jitted(scores))
+        assert not np.isnan(result[:11]).any()
+        assert np.isnan(result[11:]).all()
+
+
+def test_quantile_and_cdf_are_inverse_in_the_sense_of_galois(name):
+    learner = LEARNERS[name]
+    levels = np.array([0.05, 0.3, 0.5, 0.9])
+    for length in (0, 1, 40):
+        state = dpc.replay(learner, sequences(40)["tied"][:length], levels).state
+        quantiles = np.asarray(learner.quantile(state, levels))
+        assert (np.asarray(learner.cdf(state, quantiles)) >= levels - 1e-14).all()
+        just_below = np.asarray(learner.cdf(state, np.minimum(quantiles, 2) - 1e-9))
+        assert (just_below < levels + 1e-7).all()
+        grid = np.linspace(-0.5, 1.5, 301)
+        values = np.asarray(learner.cdf(state, grid))
+        assert (np.diff(values) >= -1e-15).all()
+        assert values[0] == 0
+        top = 1 if "split" not in name else length / (length + 1)
+        np.testing.assert_allclose(values[-1], top, atol=1e-12)
+
+
+def test_gradients_are_finite(name):
+    learner = LEARNERS[name]
+
+    def loss(scores, learner):
+        run = dpc.replay(learner, scores, [0.3, 0.9])
+        finite = jnp.isfinite(run.thresholds)
+        return jnp.sum(jnp.where(finite, dpc.metrics.quantile_loss(run), 0))
+
+    by_scores, by_learner = jax.grad(loss, argnums=(0, 1), allow_int=True)(jnp.asarray(SCORES), learner)
+    assert np.isfinite(by_scores).all()
+    for leaf in jax.tree.leaves(by_learner):
+        assert np.isfinite(leaf).all()

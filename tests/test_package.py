@@ -1,0 +1,77 @@
+"""The package as a whole: importing it is harmless, its public names are there, its modules stay in order."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import dpconformal as dpc
+
+ROOT = pathlib.Path(dpc.__file__).parent
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_changes_no_jax_setting_and_loads_nothing_heavy():
+    code = """
+import jax, sys
+before = dict(jax.config.values)
+import dpconformal
+assert jax.config.values == before
+print([m for m in ("numpyro", "arviz", "matplotlib", "rich", "pandas", "xarray") if m in sys.modules])
+"""
+    assert run_python(code) == "[]"
+
+
+def test_works_as_it_is_without_any_setting():
+    code = """
+import numpy as np, dpconformal as dpc
+scores = np.random.default_rng(0).beta(2, 5, 1000)
+run = dpc.replay(dpc.Exact(), scores, levels=[0.5, 0.9])
+state = dpc.Exact().observe(run.state, 0.3)
+print(run.thresholds.dtype, run.thresholds.shape, float(dpc.metrics.summary(run).coverage.sel(level=0.9)) > 0.85)
+"""
+    assert run_python(code) == "float32 (1000, 2) True"
+
+
+def test_public_names():
+    for name in (
+        "replay",
+        "Exact",
+        "Quantized",
+        "ERM",
+        "SplitConformal",
+        "priors",
+        "schedules",
+        "metrics",
+        "plots",
+    ):
+        assert hasattr(dpc, name)
+    assert set(dpc.__all__) <= set(dir(dpc))
+
+
+def test_imports_point_one_way():
+    """Down this list only: a module imports from its own layer or those above it."""
+    layers = [
+        "pytree",
+        "checks",
+        "learner",
+        "schedules",
+        "priors",
+        "beliefs",
+        "order_statistics",
+        "replay",
+        "metrics",
+    ]
+    layers += ["plots", "__init__", "demo"]
+    for path in ROOT.rglob("*.py"):
+        here = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpconformal"):
+                inner = (node.module or "").split(".")[1:]
+                targets = inner[:1] or [alias.name for alias in node.names]
+                for target in targets:
+                    assert target in layers, f"{path}: {target} has no layer"
+                    assert layers.index(target) <= layers.index(here), f"{path} imports {target}"

@@ -1,0 +1,53 @@
+"""Pictures and the demonstration."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import dpconformal as dpc
+from dpconformal import demo
+
+mpl.use("Agg")
+LEVELS = [0.5, 0.9]
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    mpl.pyplot.close("all")
+
+
+def test_thresholds_draws_every_level_and_labels_it():
+    run = dpc.replay(dpc.Exact(), demo.simulated_scores(300), LEVELS)
+    ax = dpc.plots.thresholds(run)
+    assert len(ax.lines) == 2
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), run.thresholds[:, 1])
+    assert [text.get_text() for text in ax.texts] == ["0.5", "0.9"]
+
+
+def test_coverage_draws_into_given_axes():
+    run = dpc.replay(dpc.Quantized(8), demo.simulated_scores(300), LEVELS)
+    _, mine = mpl.pyplot.subplots()
+    ax = dpc.plots.coverage(run, window=50, ax=mine)
+    assert ax is mine
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), dpc.metrics.rolling_coverage(run, 50)[:, 0])
+
+
+def test_infinite_thresholds_and_no_rounds_can_be_drawn():
+    dpc.plots.thresholds(dpc.replay(dpc.SplitConformal(), [0.2, 0.3], [0.5, 1.0])).figure.canvas.draw()
+    dpc.plots.thresholds(dpc.replay(dpc.Exact(), [], [0.5])).figure.canvas.draw()
+
+
+def test_a_batch_cannot_be_drawn():
+    with pytest.raises(ValueError, match="one sequence with fixed levels"):
+        dpc.plots.thresholds(dpc.replay(dpc.Exact(), np.zeros((2, 3)), LEVELS))
+
+
+def test_demo_prints_a_table(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(demo, "simulated_scores", lambda: np.full(40, 0.3))
+    demo.main()
+    out = capsys.readouterr().out
+    for name in demo.rivals():
+        assert name in out
+    assert "…" not in out
