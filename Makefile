@@ -19,7 +19,7 @@ help:
 
 # Versions under test are pinned for the interpreters that have a list; others resolve the lower bounds.
 define install
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check \
 		$$(f=constraints/python$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt; \
 		   test -f $$f && echo "--constraint $$f") \
 		--editable ".[$(1)]"

@@ -137,7 +137,7 @@ def test_no_new_trace_for_new_numbers(name, monkeypatch):
 
     monkeypatch.setattr(type(learner), "observe", counting)
     rng = np.random.default_rng(0)
-    length = 50 + list(LEARNERS).index(name)  # a shape that no other test has compiled
+    length = 150 + list(LEARNERS).index(name)  # a shape that no other test has compiled
     structure = jax.tree.structure(learner)
     for factor in (1.0, 1.5, 2.0):
         changed = jax.tree.unflatten(structure, _stretched(learner, factor))

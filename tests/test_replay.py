@@ -167,7 +167,7 @@ def test_bins_default_to_the_root_of_the_rounds():
 
 def test_integer_counts_do_not_stop_growing_in_float32():
     learner = dpc.Quantized(bins=2)
-    state = learner.init()._replace(count=jnp.asarray(2**24, jnp.int32), weights=jnp.array([2**24, 0], jnp.int32))
+    state = learner.init()._replace(seen=jnp.asarray(2**24, jnp.int32), weights=jnp.array([2**24, 0], jnp.int32))
     state = learner.observe(state, jnp.asarray(0.1, jnp.float32))
     assert state.weights.tolist() == [2**24 + 1, 0]
 

@@ -61,7 +61,7 @@ def coverage(run: Replay) -> Any:
 
 def coverage_error(run: Replay) -> Any:
     """
-    Distance between coverage and level: the coverage frequency error |α - coverage|.
+    Distance between coverage and level: the coverage frequency error.
 
     Parameters
     ----------

@@ -90,7 +90,7 @@ def regret(run: Replay, *, running: bool = False) -> Any:
     >>> import dpconformal as dpc
     >>> run = dpc.replay(dpc.ERM(), [1.0, 0.0] * 50, levels=[0.5])
     >>> float(regret(run)[0])
-    24.5
+    24.75
     """
     arrays = arrays_of(run)
     xp = arrays.xp

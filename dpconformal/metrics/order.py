@@ -41,7 +41,7 @@ def crossings(run: Replay) -> Crossings:
     Examples
     --------
     >>> import dpconformal as dpc
-    >>> crossings(dpc.replay(dpc.Exact(), [0.2, 0.9], levels=[0.5, 0.9])).rounds
+    >>> int(crossings(dpc.replay(dpc.Exact(), [0.2, 0.9], levels=[0.5, 0.9])).rounds)
     0
     """
     arrays = arrays_of(run)
