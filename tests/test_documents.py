@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -17,4 +18,4 @@ def test_examples_run(page):
     space = {}
     for block in blocks:
         exec(compile(block, page, "exec"), space)
-    mpl.pyplot.close("all")
+    plt.close("all")

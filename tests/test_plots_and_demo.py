@@ -1,6 +1,7 @@
 """Pictures and the demonstration."""
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -14,7 +15,7 @@ LEVELS = [0.5, 0.9]
 @pytest.fixture(autouse=True)
 def _close_figures():
     yield
-    mpl.pyplot.close("all")
+    plt.close("all")
 
 
 def test_thresholds_draws_every_level_and_labels_it():
@@ -27,7 +28,7 @@ def test_thresholds_draws_every_level_and_labels_it():
 
 def test_coverage_draws_into_given_axes():
     run = dpc.replay(dpc.Quantized(8), demo.simulated_scores(300), LEVELS)
-    _, mine = mpl.pyplot.subplots()
+    _, mine = plt.subplots()
     ax = dpc.plots.coverage(run, window=50, ax=mine)
     assert ax is mine
     np.testing.assert_allclose(ax.lines[0].get_ydata(), dpc.metrics.rolling_coverage(run, 50)[:, 0])
