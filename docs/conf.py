@@ -4,6 +4,7 @@ import dpconformal
 
 project = "dpconformal"
 author = "the dpconformal authors"
+project_copyright = author
 release = version = dpconformal.__version__
 
 extensions = [
@@ -11,12 +12,12 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
 ]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_enable_extensions = ["deflist", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
 html_theme = "furo"
 html_title = "dpconformal"
 
@@ -24,3 +25,12 @@ autosummary_generate = True
 autodoc_typehints = "none"  # numpydoc's sections say them better
 numpydoc_class_members_toctree = False
 numpydoc_show_class_members = False
+
+
+def skip_tuple_fields(app, what, name, obj, skip, options):
+    """The fields of a NamedTuple stand in its docstring; "Alias for field number 0" adds nothing."""
+    return skip or type(obj).__name__ == "_tuplegetter"
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", skip_tuple_fields)

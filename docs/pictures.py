@@ -13,7 +13,9 @@ from dpconformal.demo import LEVELS, simulated_scores
 HERE = pathlib.Path(__file__).parent / "images"
 HERE.mkdir(exist_ok=True)
 
-run = dpc.replay(dpc.Quantized(bins=256, discount=0.997), simulated_scores(), LEVELS)
+scores = simulated_scores(6500)
+prior = dpc.priors.Histogram.from_scores(scores[:500], bins=20, smoothing=25)
+run = dpc.replay(dpc.Quantized(bins=256, prior=prior, discount=0.99), scores[500:], LEVELS)
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained")
 dpc.plots.thresholds(run, left)
 dpc.plots.coverage(run, 500, right)
