@@ -9,7 +9,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Numbers, as_levels, as_scores
+from dpconformal.checks import Numbers
+from dpconformal.inputs import as_levels, as_scores
 from dpconformal.learner import Learner, State
 
 

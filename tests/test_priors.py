@@ -109,8 +109,10 @@ def test_density_integrates_to_the_cdf(name):
 @given(a=st.floats(0.1, 50), b=st.floats(0.1, 50), p=st.floats(1e-6, 1 - 1e-6))
 def test_any_beta(a, b, p):
     prior = priors.Beta(a, b)
-    x = prior.quantile(np.array([p]))
-    np.testing.assert_allclose(prior.cdf(x), [p], atol=1e-10)
+    x = np.asarray(prior.quantile(np.array([p])))
+    # Where the density is infinite, one step of x may be worth more than any tolerance of the cdf.
+    neighbours = prior.cdf(np.concatenate([np.nextafter(x, 0), np.nextafter(x, 1)]))
+    assert neighbours[0] - 1e-10 <= p <= neighbours[1] + 1e-10
 
 
 @given(

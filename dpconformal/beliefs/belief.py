@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.checks import Numbers, as_levels
+from dpconformal.checks import Numbers
+from dpconformal.inputs import as_levels
 from dpconformal.priors.base import Prior
 from dpconformal.priors.inverse import as_float
 
@@ -19,8 +20,14 @@ class Belief(NamedTuple):
     ----------
     prior : Prior
         P0.
-    prior_weight, atoms, cumulative, used : Array
-        The mixture; see the comments in the source for their shapes.
+    prior_weight : Array, shape ()
+        Share of the prior; NaN if the state was spoilt inside ``jit``.
+    atoms : Array, shape (J,)
+        Point masses, ascending; those from ``used`` on are padding.
+    cumulative : Array, shape (J + 1,)
+        Mass of the first j atoms.
+    used : Array, shape ()
+        How many atoms there are.
     """
 
     prior: Prior

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dpconformal.beliefs.sorted_scores import SortedScores, empty, grow, insert, merge
-from dpconformal.checks import Numbers, Scalar, as_levels, as_numbers, as_scores, complain_at, is_traced
-from dpconformal.learner import usable
+from dpconformal.beliefs.sorted_scores import SortedScores, empty, grow, merge, take_in
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced
+from dpconformal.inputs import as_levels
 from dpconformal.priors import Prior, Uniform
 from dpconformal.priors.inverse import as_float
 from dpconformal.pytree import register
@@ -32,10 +32,7 @@ class _Empirical:
 
     def observe(self, state: SortedScores, score: Numbers) -> SortedScores:
         """Return the state after one more score."""
-        score = as_scores(score, self.support, "score").astype(state.values.dtype)
-        if not is_traced(state.seen):
-            state = grow(state, 1)
-        return _observe(self, state, score)
+        return take_in(state, score, self.support)
 
     def merge(self, first: SortedScores, second: SortedScores) -> SortedScores:
         """Return the state that saw the scores of both."""
@@ -164,11 +161,6 @@ def rank_of_level(levels: Float[Array, "*n"], total: Int[Array, ""]) -> Int[Arra
 def _at_most(state: SortedScores, x: Array) -> Array:
     passed = jnp.searchsorted(state.values, x, side="right")
     return jnp.minimum(passed, jnp.maximum(state.seen, 0)).astype(x.dtype)
-
-
-@jax.jit
-def _observe(learner: Any, state: SortedScores, score: Array) -> SortedScores:
-    return insert(state, score, usable(score, learner.support))
 
 
 @jax.jit

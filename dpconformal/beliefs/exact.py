@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.sorted_scores import SortedScores, empty, grow, insert, merge
+from dpconformal.beliefs.sorted_scores import SortedScores, empty, grow, merge, take_in
 from dpconformal.beliefs.weights import check_belief, check_rounds, weights_of
-from dpconformal.checks import Numbers, Scalar, as_levels, as_scores, is_traced, whole
-from dpconformal.learner import usable
+from dpconformal.checks import Numbers, Scalar, whole
+from dpconformal.inputs import as_levels
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 
@@ -79,10 +79,7 @@ class Exact:
 
     def observe(self, state: SortedScores, score: Numbers) -> SortedScores:
         """Return the state after one more score."""
-        score = as_scores(score, self.support, "score").astype(state.values.dtype)
-        if not is_traced(state.seen):
-            state = grow(state, 1)
-        return _observe(self, state, score)
+        return take_in(state, score, self.support)
 
     def belief(self, state: SortedScores) -> Belief:
         """Return the distribution of the next score."""
@@ -99,11 +96,6 @@ class Exact:
     def merge(self, first: SortedScores, second: SortedScores) -> SortedScores:
         """Return the state that saw the scores of ``first``, then those of ``second``."""
         return merge(first, second)
-
-
-@jax.jit
-def _observe(learner: Exact, state: SortedScores, score: Array) -> SortedScores:
-    return insert(state, score, usable(score, learner.support))
 
 
 @jax.jit

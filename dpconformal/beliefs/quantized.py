@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int, Num
 
 from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.weights import check_belief, check_rounds, weights_of
-from dpconformal.checks import Numbers, Scalar, as_levels, as_scores, is_traced, whole
+from dpconformal.checks import Numbers, Scalar, is_traced, whole
+from dpconformal.inputs import as_levels, as_scores
 from dpconformal.learner import advance, usable
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register

@@ -3,13 +3,15 @@
 import math
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from dpconformal.checks import is_traced
-from dpconformal.learner import advance
+from dpconformal.checks import Numbers, Scalar, is_traced
+from dpconformal.inputs import as_scores
+from dpconformal.learner import advance, usable
 
 
 class SortedScores(NamedTuple):
@@ -47,24 +49,31 @@ def empty(capacity: int, dtype: Any) -> SortedScores:
     return SortedScores(jnp.zeros((), jnp.int32), values, jnp.zeros(capacity, jnp.int32))
 
 
-def insert(state: SortedScores, score: Float[Array, ""], fine: Bool[Array, ""]) -> SortedScores:
+def take_in(state: SortedScores, score: Numbers, support: tuple[Scalar, Scalar]) -> SortedScores:
     """
     Put one score in its place.
 
     Parameters
     ----------
     state : SortedScores
-        The store.
-    score : Array
+        The store. Outside ``jit`` it grows when it is full.
+    score : number
         The score.
-    fine : Array
-        Whether the score is usable. If not, or if the store is full, the state is marked as spoilt.
+    support : tuple
+        Where it must lie.
 
     Returns
     -------
     SortedScores
-        The store with the score in it.
+        The store with the score in it; inside ``jit`` marked as spoilt if the score is unusable or the
+        store is full.
     """
+    score = as_scores(score, support, "score").astype(state.values.dtype)
+    return _insert(state if is_traced(state.seen) else grow(state, 1), score, support)
+
+
+@jax.jit
+def _insert(state: SortedScores, score: Float[Array, ""], support: tuple[Scalar, Scalar]) -> SortedScores:
     capacity = state.values.shape[-1]
     position = jnp.sum(state.values <= score)
     slot = jnp.arange(capacity)
@@ -73,8 +82,8 @@ def insert(state: SortedScores, score: Float[Array, ""], fine: Bool[Array, ""]) 
         shifted = jnp.concatenate([column[:1], column[:-1]])
         return jnp.where(slot < position, column, jnp.where(slot == position, new, shifted))
 
-    count = advance(state.seen, fine & (state.seen < capacity))
-    return SortedScores(count, put(state.values, score), put(state.arrivals, state.seen + 1))
+    seen = advance(state.seen, usable(score, support) & (state.seen < capacity))
+    return SortedScores(seen, put(state.values, score), put(state.arrivals, state.seen + 1))
 
 
 def grow(state: SortedScores, rounds: int) -> SortedScores:

@@ -7,17 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import (
-    Numbers,
-    Scalar,
-    as_numbers,
-    as_scores,
-    complain_at,
-    is_traced,
-    number,
-    ordered,
-    whole,
-)
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, ordered, whole
+from dpconformal.inputs import as_scores
 from dpconformal.priors.inverse import as_float, clip_to_support
 from dpconformal.pytree import register
 
