@@ -39,10 +39,10 @@ demo: $(VENV)/.ready
 	@$(BIN)/python -m dpconformal.demo
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-fail-under=95
+	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-fail-under=95
 
 test-core: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m core tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m core tests
 
 test-thorough: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-show-statistics

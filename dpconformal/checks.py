@@ -104,6 +104,8 @@ def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
         array.dtype, jnp.complexfloating
     ):
         raise ValueError(f"{name} must be real numbers; got dtype {array.dtype}")
+    if array.dtype == np.longdouble:
+        return array.astype(np.float64)
     if jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < 32:
         return array.astype(np.float32)
     return array

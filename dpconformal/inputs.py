@@ -66,30 +66,57 @@ def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scor
         cast = array.astype(dtype)
     complain_at(name, array, ~np.isfinite(cast), f"overflows {dtype}; rescale, or enable 64-bit JAX (jax_enable_x64)")
     if not is_traced(support):
-        low, high = (np.asarray(end, dtype) for end in support)
-        bad = (cast < low) | (cast > high)
-        remedy = "give the learner a wider support, such as prior=priors.Uniform(low, high), or rescale the scores"
-        complain_at(name, array, bad, f"outside the support [{low:g}, {high:g}]; {remedy}")
+        # In the precision the scores came in: float32 scores at a float32 end are inside.
+        low, high = (np.asarray(end, array.dtype if array.dtype.kind == "f" else float) for end in support)
+        remedy = "widen it (a belief's is that of its prior, such as priors.Uniform(low, high)) or rescale the scores"
+        complain_at(name, array, (array < low) | (array > high), f"outside the support [{low:g}, {high:g}]; {remedy}")
     return jnp.asarray(cast)
 
 
-def as_levels(values: Numbers, dtype: Any, name: str = "levels") -> Array:
+def as_score(value: Numbers, support: tuple[Scalar, Scalar]) -> Array:
     """
-    Convert confidence levels and check that they lie in [0, 1].
+    Convert one score and check it against the support.
+
+    Parameters
+    ----------
+    value : number
+        The score.
+    support : tuple
+        The ends of the support.
+
+    Returns
+    -------
+    Array, shape ()
+        The score. A traced one is checked for its shape only.
+
+    Raises
+    ------
+    ValueError
+        Also for more than one score.
+    """
+    score = as_scores(value, support, "score")
+    if score.ndim:
+        raise ValueError(f"score has shape {score.shape}: observe takes one score; use replay for many, or jax.vmap")
+    return score
+
+
+def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array:
+    """
+    Convert confidence levels, or other probabilities, and check that they lie in [0, 1].
 
     Parameters
     ----------
     values : array_like
         Levels, of any shape.
-    dtype : dtype
-        The floating type to work in.
+    dtype : dtype, optional
+        The floating type to work in; that of the levels by default.
     name : str
         What to call them in the error.
 
     Returns
     -------
     Array
-        Floating-point levels. Traced ones are not checked here.
+        Floating-point levels. Traced ones outside [0, 1] are NaN.
 
     Raises
     ------
@@ -97,7 +124,56 @@ def as_levels(values: Numbers, dtype: Any, name: str = "levels") -> Array:
         For NaN or levels outside [0, 1].
     """
     array = as_numbers(name, values)
-    if not isinstance(array, jax.core.Tracer):
-        why = "a confidence level lies in [0, 1]; 90 % is 0.9"
-        complain_at(name, array, ~((array >= 0) & (array <= 1)), why)
+    dtype = dtype or float_dtype(array)
+    if isinstance(array, jax.core.Tracer):
+        array = array.astype(dtype)
+        return jnp.where((array >= 0) & (array <= 1), array, jnp.nan)
+    what = "a confidence level lies in [0, 1]; 90 % is 0.9" if name == "levels" else "must lie in [0, 1]"
+    complain_at(name, array, ~((array >= 0) & (array <= 1)), what)
     return jnp.asarray(array, dtype)
+
+
+def as_floats(values: Numbers, name: str = "x") -> Array:
+    """
+    Convert to a floating-point array; any real numbers will do.
+
+    Parameters
+    ----------
+    values : array_like
+        Real numbers.
+    name : str
+        What to call them in the error.
+
+    Returns
+    -------
+    Array
+        The same numbers, in their own floating type as far as JAX's setting allows.
+    """
+    array = as_numbers(name, values)
+    return jnp.asarray(array, float_dtype(array))
+
+
+def check_not_batched(owner: Any) -> None:
+    """
+    Refuse hyperparameters that are arrays where a number is meant.
+
+    Parameters
+    ----------
+    owner : pytree
+        A learner of ours. Inside ``vmap`` its leaves have lost the axis that is mapped.
+
+    Raises
+    ------
+    ValueError
+        Naming the first such hyperparameter.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(owner):
+        names = [getattr(key, "name", "") for key in path]
+        if "distribution" in names:  # NumPyro's own, whose batch_shape was checked
+            continue
+        axes = 1 if names[-1] in ("edges", "masses", "weights") else 0
+        if np.ndim(leaf) > axes:
+            name = f"{type(owner).__name__}{jax.tree_util.keystr(path)}"
+            raise ValueError(
+                f"{name} has shape {np.shape(leaf)}: to sweep a hyperparameter, use jax.vmap over the learner"
+            )

@@ -1,5 +1,7 @@
 """The one protocol: a learner predicts thresholds from a state, then observes a score."""
 
+import inspect
+import math
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -17,17 +19,13 @@ class Learner(Protocol):
     What :func:`dpconformal.replay` needs of a method: ours, a baseline, or your own.
 
     A learner is a frozen dataclass registered as a pytree (:func:`dpconformal.pytree.register`).
-    Two methods are optional: ``prepare(state, rounds)`` makes room for more rounds when a state is
-    carried on, and ``cdf(state, x)`` makes the learner a *belief*, with PIT and CRPS.
+    More is used where it is offered: ``support``, the ends of the interval that holds every score;
+    ``init(rounds, dtype)``, a state sized for that many rounds; ``prepare(state, rounds)``, room for more
+    rounds when a state is carried on; ``cdf(state, x, side)``, which makes the learner a *belief* with a PIT.
     """
 
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the interval that holds every score."""
-        ...
-
-    def init(self, rounds: int | None = None, dtype: Any = None) -> State:
-        """Return the state before any score, sized for ``rounds`` of them where that matters."""
+    def init(self) -> State:
+        """Return the state before any score, a NamedTuple of arrays."""
         ...
 
     def quantile(self, state: State, levels: Numbers) -> Array:
@@ -37,6 +35,46 @@ class Learner(Protocol):
     def observe(self, state: State, score: Numbers) -> State:
         """Return the state after one more score."""
         ...
+
+
+def support_of(learner: Any) -> tuple[Scalar, Scalar]:
+    """
+    Return the ends of the interval that holds every score.
+
+    Parameters
+    ----------
+    learner : Learner
+        Any learner.
+
+    Returns
+    -------
+    tuple
+        The whole line for a learner that does not say.
+    """
+    return getattr(learner, "support", (-math.inf, math.inf))
+
+
+def fresh_state(learner: Any, rounds: int, dtype: Any) -> State:
+    """
+    Return the state before any score, sized for a replay where the learner's ``init`` takes that.
+
+    Parameters
+    ----------
+    learner : Learner
+        Any learner.
+    rounds : int
+        Scores to come.
+    dtype : dtype
+        Of the scores.
+
+    Returns
+    -------
+    State
+        From ``learner.init``.
+    """
+    taken = inspect.signature(learner.init).parameters
+    offered = {"rounds": rounds, "dtype": dtype}
+    return learner.init(**{name: value for name, value in offered.items() if name in taken})
 
 
 def usable(score: Float[Array, ""], support: tuple[Scalar, Scalar]) -> Bool[Array, ""]:

@@ -11,12 +11,12 @@ from jaxtyping import Array, Float
 
 from dpconformal.checks import Numbers
 from dpconformal.inputs import as_levels, as_scores
-from dpconformal.learner import Learner, State
+from dpconformal.learner import Learner, State, fresh_state, support_of
 
 
 class Replay(NamedTuple):
     """
-    What a replay leaves behind. A plain tuple of arrays: it can be built from any method's output.
+    What a replay leaves behind. ``Replay(thresholds, None, scores, levels)`` wraps any method's output.
 
     Attributes
     ----------
@@ -26,8 +26,8 @@ class Replay(NamedTuple):
         After the last score; pass it to the next :func:`replay` or to ``learner.observe``.
     scores : Array, shape (..., T)
         The scores as they were used.
-    levels : Array, shape (A,) or (T, A)
-        The levels as they were used.
+    levels : Array, shape (A,) or (..., T, A)
+        The levels as they were used; with as many axes as the thresholds if they change by round.
     learner : Learner, optional
         Who made the thresholds.
     start : State, optional
@@ -85,12 +85,16 @@ def replay(learner: Learner, scores: Numbers, levels: Numbers, state: State = No
     if not isinstance(learner, Learner) or isinstance(learner, type):
         hint = "an instance, with brackets" if isinstance(learner, type) else "a learner such as dpconformal.Exact()"
         raise ValueError(f"learner = {learner!r}: pass {hint}")
-    scores = as_scores(scores, learner.support)
+    if any(leaf is learner for leaf in jax.tree.leaves(learner)):
+        raise ValueError(f"learner = {learner!r}: not a pytree; register its class, see dpconformal.pytree.register")
+    scores = as_scores(scores, support_of(learner))
     if scores.ndim == 0:
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     scores, begin = starting_state(learner, scores, state)
     levels = _shaped_levels(levels, scores)
     thresholds, end = drive(_thresholds, learner, begin, scores, levels)
+    if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
+        levels = jnp.broadcast_to(levels, thresholds.shape)
     return Replay(thresholds, end, scores, levels, learner, state)
 
 
@@ -129,9 +133,9 @@ def starting_state(learner: Learner, scores: Array, state: State) -> tuple[Array
     """
     batch, rounds = scores.shape[:-1], scores.shape[-1]
     if state is None:
-        fresh = learner.init(rounds=rounds, dtype=scores.dtype)
+        fresh = fresh_state(learner, rounds, scores.dtype)
         return scores, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
-    pattern = jax.eval_shape(lambda: learner.init(rounds=1, dtype=scores.dtype))
+    pattern = jax.eval_shape(lambda: fresh_state(learner, 1, scores.dtype))
     if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
         raise ValueError(
             f"state is a {type(state).__name__}: {type(learner).__name__} carries on from a "

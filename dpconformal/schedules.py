@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number
+from dpconformal.inputs import as_floats
 from dpconformal.pytree import register
 
 
@@ -23,8 +24,11 @@ class Schedule(Protocol):
 
 
 def _rounds(t: Numbers) -> Float[Array, "..."]:
-    rounds = jnp.asarray(t)
-    return rounds if jnp.issubdtype(rounds.dtype, jnp.floating) else rounds.astype(jnp.result_type(float))
+    rounds = as_floats(t, "t")
+    if is_traced(rounds):
+        return jnp.where(rounds >= 1, rounds, jnp.nan)
+    complain_at("t", rounds, ~(np.asarray(rounds) >= 1), "rounds are counted from 1")
+    return rounds
 
 
 @register()
@@ -97,6 +101,9 @@ class Constant:
 
     value: Scalar
 
+    def __repr__(self) -> str:
+        return f"Constant(weight={self.value!r})"
+
     def __init__(self, weight: Scalar) -> None:
         object.__setattr__(self, "value", number("Constant.weight", weight, 0.0, 1.0, open_low=True))
 
@@ -105,7 +112,7 @@ class Constant:
         t = _rounds(t)
         value = jnp.asarray(self.value, t.dtype)
         value = jnp.where((value > 0) & (value <= 1), value, jnp.nan)
-        return jnp.where(t > 1, value, jnp.ones_like(value))
+        return jnp.where(t > 1, value, jnp.where(t == 1, 1, jnp.nan))
 
 
 @register(static=("function",))
@@ -117,8 +124,8 @@ class Custom:
     Parameters
     ----------
     function : callable
-        Maps a float array t ≥ 1 to weights in (0, 1]. Weights outside give NaN thresholds inside
-        ``jit``; :func:`dpconformal.replay` checks the rounds it runs before it runs them.
+        Maps a float array t ≥ 2 to weights in (0, 1]; in round 1 the prior has all the weight. Weights outside
+        give NaN thresholds inside ``jit``; :func:`dpconformal.replay` checks the rounds it runs before it runs them.
 
     Examples
     --------
@@ -128,11 +135,23 @@ class Custom:
 
     function: Callable[[Any], Any]
 
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ValueError(f"Custom.function = {self.function!r}: pass a function of t")
+        try:
+            jax.eval_shape(self.function, jax.ShapeDtypeStruct((), jnp.result_type(float)))
+        except TypeError as error:  # what JAX raises where a traced value is asked for its number
+            raise ValueError(
+                f"schedule = {self.function!r} fails on a traced t ({type(error).__name__}): write it with jax.numpy, "
+                "as in lambda t: 1 / jnp.sqrt(t), and jnp.where in the place of if"
+            ) from error
+
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
         t = _rounds(t)
         value = jnp.asarray(self.function(t), t.dtype)
-        return jnp.where((value > 0) & (value <= 1), value, jnp.nan)
+        value = jnp.where((value > 0) & (value <= 1), value, jnp.nan)
+        return jnp.where(t > 1, value, jnp.where(t == 1, 1, jnp.nan))
 
 
 def discounted(beta: Scalar) -> Constant:
@@ -186,7 +205,8 @@ def as_schedule(schedule: Any) -> Schedule:
     Array(0.25, dtype=float...)
     """
     if isinstance(schedule, Schedule) and not isinstance(schedule, type):
-        return schedule
+        opaque = any(leaf is schedule for leaf in jax.tree.leaves(schedule))
+        return Custom(schedule.weight) if opaque else schedule
     if callable(schedule) and not isinstance(schedule, type):
         return Custom(schedule)
     raise ValueError(f"schedule = {schedule!r}: pass a schedule such as schedules.InverseSqrt(), or a function of t")
@@ -208,15 +228,16 @@ def check_weights(schedule: Schedule, first: int, last: int) -> None:
     ValueError
         With the round and the weight.
     """
-    if isinstance(schedule, (InverseSqrt, Dirichlet, Constant)) or last < first or is_traced(schedule):
+    if isinstance(schedule, (InverseSqrt, Dirichlet, Constant)) or last < max(first, 2) or is_traced(schedule):
         return
-    rounds = np.arange(first, last + 1)
+    rounds = np.arange(max(first, 2), last + 1)
     weight = schedule.function if isinstance(schedule, Custom) else schedule.weight
-    values = jnp.asarray(weight(_rounds(rounds)))
+    with jax.ensure_compile_time_eval():  # concrete also where the caller is being traced
+        values = jnp.asarray(weight(_rounds(rounds)))
     if is_traced(values):  # the function closes over a traced value
         return
     weights = np.broadcast_to(np.asarray(values), rounds.shape)
     bad = ~((weights > 0) & (weights <= 1))
     if bad.any():
         t = int(rounds[np.argmax(bad)])
-        complain_at(f"schedule weight of round t = {t}", weights[bad][0], np.array(True), "λ_t must lie in (0, 1]")
+        raise ValueError(f"schedule gives round t = {t} the weight {weights[bad][0]}: it must lie in (0, 1]")

@@ -74,7 +74,9 @@ def belief_thresholds(scores, levels, prior, support, weight, discount=None, bin
     kept = scores if bins is None else to_bin_centre(scores, bins, low, high)
     shares = shares_of_past(scores.size, weight, discount)
     wanted = np.tile(np.asarray(levels, float), (scores.size, 1))
-    return bisect(lambda x: belief_cdf(x, prior.cdf, kept, shares), wanted, low, high)
+    found = bisect(lambda x: belief_cdf(x, prior.cdf, kept, shares), wanted, low, high)
+    # The prior's density is positive up to `high`, also where its cdf has long been rounded to 1.
+    return np.where(wanted >= 1, high, found)
 
 
 def erm_thresholds(scores, levels, prior, support):

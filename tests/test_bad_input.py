@@ -31,7 +31,7 @@ REPLAY = [
     (with_entry(1.5), [0.5], "scores[3] = 1.5: outside the support [0, 1]"),
     (with_entry(-1e-9), [0.5], "scores[3] = -1e-09: outside the support [0, 1]"),
     (np.stack([GOOD, with_entry(2.0, 5)]), [0.5], "scores[1, 5] = 2.0"),
-    ([0.1, 7, 8], [0.5], "scores[1] = 7.0: outside the support [0, 1]; give the learner a wider support"),
+    ([0.1, 7, 8], [0.5], "scores[1] = 7.0: outside the support [0, 1]; widen it (a belief's is that of its prior"),
     ([3, 0], [0.5], "scores[0] = 3: outside"),
     ([1.5, 2.5, 0.1], [0.5], "(1 more like it)"),
     (0.5, [0.5], "scores has shape ()"),
@@ -90,6 +90,104 @@ def test_state():
         dpc.replay(dpc.Exact(), GOOD, [0.5], state=batch.state)
 
 
+def test_states_of_another_learner():
+    scores = np.array([0.1, 0.7, 0.4])
+    plain, discounted = (dpc.replay(dpc.Quantized(8, discount=b), scores, [0.5]).state for b in (None, 0.9))
+    forgetful = dpc.Quantized(8, discount=0.9)
+    for call in (
+        lambda: forgetful.observe(plain, 0.3),
+        lambda: forgetful.quantile(plain, [0.5]),
+        lambda: forgetful.merge(plain, plain),
+        lambda: dpc.replay(forgetful, scores, [0.5], state=plain),
+    ):
+        with pytest.raises(ValueError, match=r"made without a discount, and this Quantized has discount = 0\.9"):
+            call()
+    with pytest.raises(ValueError, match=r"made with a discount"):
+        dpc.replay(dpc.Quantized(8), scores, [0.5], state=discounted)
+    with pytest.raises(ValueError, match=r"state has 8 bins, and this Quantized has bins = 4"):
+        dpc.replay(dpc.Quantized(4), scores, [0.5], state=plain)
+    wide = dpc.replay(dpc.Exact(priors.Uniform(0, 10)), 10 * scores, [0.5]).state
+    for learner in (dpc.Exact(), dpc.ERM(), dpc.SplitConformal()):
+        with pytest.raises(ValueError, match=r"state holds scores from 1 to 7, outside the support \[0, 1\]"):
+            learner.quantile(wide, [0.5])
+    with pytest.raises(ValueError, match=r"state.seen = 500: more than the 3 values"):
+        dpc.Exact().quantile(wide._replace(seen=jnp.asarray(500, jnp.int32)), [0.5])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dpc.Exact(discount=jnp.array([0.5, 0.9])),
+        lambda: dpc.Quantized(2, discount=jnp.array([0.5, 0.9])),
+        lambda: dpc.Exact(schedule=schedules.Constant(np.array([0.5, 0.9]))),
+        lambda: dpc.Exact(priors.Beta(np.array([2.0, 3.0]), 1)),
+        lambda: dpc.Exact(priors.Histogram([0, 0.5, 1], np.ones((2, 2)))),
+    ],
+)
+def test_arrays_of_hyperparameters_belong_under_vmap(make):
+    with pytest.raises(ValueError, match=r"has shape \(2,.*to sweep a hyperparameter, use jax.vmap"):
+        dpc.replay(make(), GOOD, [0.3, 0.9])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dpc.Exact(discount=1 - 1e-9),
+        lambda: dpc.Exact(schedule=schedules.Constant(1e-50)),
+        lambda: dpc.Exact(schedule=schedules.Dirichlet(1e-50)),
+        lambda: dpc.Quantized(4, schedule=schedules.Dirichlet(1e300)),
+        lambda: dpc.Exact(priors.Uniform(1e8, 1e8 + 1)),
+        lambda: dpc.Exact(priors.Beta(1e-60, 1)),
+    ],
+)
+def test_what_collapses_in_float32_is_named(make):
+    learner = make()
+    low, high = learner.support
+    scores = np.array([low, high, low], np.float32)
+    with pytest.raises(ValueError, match=r"collapses? in float32; rescale it, or enable 64-bit JAX"):
+        dpc.replay(learner, scores, np.array([0.5], np.float32))
+
+
+def test_scores_are_compared_in_the_precision_they_came_in():
+    with jax.enable_x64(False):
+        with pytest.raises(ValueError, match=r"scores\[0\] = 1.000000001: outside the support"):
+            dpc.replay(dpc.Exact(), [1 + 1e-9], [0.5])
+        assert dpc.replay(dpc.Exact(priors.Uniform(0, 0.1)), np.array([0.1], np.float32), [0.5]).state.seen == 1
+
+
+def test_unregistered_and_untraceable_things_are_named():
+    class Opaque:
+        support = (0.0, 1.0)
+
+        def cdf(self, x):
+            return x
+
+        quantile = density = cdf
+
+    with pytest.raises(ValueError, match="not a pytree; register its class"):
+        dpc.ERM(Opaque())
+
+    class Learner:
+        def init(self):
+            return (jnp.zeros(()),)
+
+        def quantile(self, state, levels):
+            return levels
+
+        def observe(self, state, score):
+            return state
+
+    with pytest.raises(ValueError, match="not a pytree; register its class"):
+        dpc.replay(Learner(), GOOD, [0.5])
+    for function in (lambda t: 1 / np.sqrt(t), lambda t: 1.0 if t == 1 else 0.3):
+        with pytest.raises(ValueError, match=r"write it with jax\.numpy"):
+            dpc.Exact(schedule=function)
+
+
+def test_longdouble_is_read():
+    assert dpc.replay(dpc.Exact(), GOOD.astype(np.longdouble), [0.5]).thresholds.dtype == np.float64
+
+
 def test_a_score_too_large_for_float32_is_not_made_infinite():
     learner = dpc.Exact(priors.Uniform(0, 1e300))
     with jax.enable_x64(False), pytest.raises(ValueError, match=r"scores\[0\] = 1e\+200: overflows float32"):
@@ -111,7 +209,7 @@ CONSTRUCTORS = [
     (lambda: dpc.Quantized(bins=4, discount=-1), "Quantized.discount = -1.0"),
     (lambda: dpc.Quantized().init(), "Quantized.bins = None: a number of bins is needed outside replay"),
     (lambda: dpc.Quantized(4, priors.from_numpyro(dist.HalfNormal(1.0))), "equal bins need a bounded one"),
-    (lambda: dpc.SplitConformal(1, 0), "SplitConformal.high = 0: must exceed low = 1"),
+    (lambda: dpc.SplitConformal(1, 0), "SplitConformal.high = 0.0: must exceed low = 1.0"),
     (lambda: dpc.SplitConformal(0, np.nan), "SplitConformal.high = nan"),
     (lambda: schedules.Dirichlet(0), "Dirichlet.concentration = 0.0: must be finite and in (0, inf)"),
     (lambda: schedules.Dirichlet(-2), "Dirichlet.concentration = -2.0"),
@@ -129,7 +227,7 @@ CONSTRUCTORS = [
     (lambda: priors.TruncatedNormal(50, 1), "TruncatedNormal.loc = 50.0: lies more than 10 scales outside"),
     (lambda: priors.Histogram([0, 1], [1, 2]), "Histogram.masses has shape (2,) and edges (2,)"),
     (lambda: priors.Histogram([0], []), "Histogram.masses has shape (0,)"),
-    (lambda: priors.Histogram([0, 2, 1], [1, 1]), "Histogram.edges[1] = 1.0: edges must increase strictly"),
+    (lambda: priors.Histogram([0, 2, 1], [1, 1]), "Histogram.edges[2] = 1.0: edges must increase strictly"),
     (lambda: priors.Histogram([0, np.inf], [1]), "Histogram.edges[1] = inf"),
     (
         lambda: priors.Histogram([0, 1, 2], [1, 0]),
@@ -147,6 +245,13 @@ CONSTRUCTORS = [
         lambda: priors.Mixture([priors.Uniform(0, 1), priors.Uniform(2, 3)], [1, 1]),
         "Mixture.components leave (1, 2) without density",
     ),
+    (lambda: priors.from_numpyro(dist.Uniform(1.0, 0.0)), "Uniform on [1, 0] has parameters out of range"),
+    (lambda: priors.from_numpyro(dist.Beta(jnp.ones(2), 2.0)), "Beta has batch_shape (2,)"),
+    (lambda: schedules.InverseSqrt().weight(0), "t = 0.0: rounds are counted from 1"),
+    (lambda: schedules.Dirichlet(5).weight([1, -3]), "t[1] = -3.0: rounds are counted from 1"),
+    (lambda: schedules.Constant(0.3).weight(np.nan), "t = nan"),
+    (lambda: schedules.Constant(0.3).weight("a"), "t must be real numbers"),
+    (lambda: dpc.Exact().cdf(dpc.Exact().init(), "a"), "x must be real numbers"),
     (lambda: priors.from_numpyro(3), "distribution = 3: not a NumPyro distribution"),
     (lambda: priors.from_numpyro(dist.Poisson(1.0)), "Poisson is not univariate and continuous"),
     (lambda: priors.from_numpyro(dist.Dirichlet(jnp.ones(3))), "Dirichlet is not univariate and continuous"),
@@ -162,6 +267,12 @@ def test_constructors(make, message):
 
 
 WRONG_TYPES = [
+    ("dpc.Exact().observe(dpc.Quantized(4).init(), 0.3)", "state is a BinnedScores: Exact carries on from"),
+    ("dpc.ERM().quantile(3, [0.5])", "state is a int: ERM carries on from a SortedScores"),
+    ("dpc.Quantized(4).merge(1, 2)", "state is a int: Quantized carries on from a BinnedScores"),
+    ("dpc.priors.Mixture(dpc.priors.Uniform(), [1])", "pass a list of priors"),
+    ("dpc.schedules.Custom(3)", "Custom.function = 3: pass a function of t"),
+    ("dpc.metrics.pit([1])", "run is a list"),
     ("dpc.replay(dpc.Exact, [0.5], [0.5])", "pass an instance, with brackets"),
     ("dpc.replay('exact', [0.5], [0.5])", "learner = 'exact': pass a learner such as"),
     ("dpc.Exact(prior='uniform')", "Exact.prior = 'uniform': pass a prior"),

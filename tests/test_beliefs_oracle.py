@@ -25,41 +25,39 @@ def thresholds(learner, scores, levels=LEVELS):
     return np.asarray(dpc.replay(learner, scores, levels).thresholds)
 
 
-@pytest.mark.parametrize("name", sequences())
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("bins", [None, 7, 64])
-def test_uniform_prior_on_every_sequence(name, schedule, bins):
-    scores = sequences()[name]
+def test_uniform_prior_on_every_sequence(schedule, bins):
     ours, weight = SCHEDULES[schedule]
     learner = dpc.Exact(schedule=ours) if bins is None else dpc.Quantized(bins, schedule=ours)
-    expected = reference.belief_thresholds(scores, LEVELS, PRIORS["uniform"][1], (0, 1), weight, bins=bins)
-    np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0)
+    for name, scores in sequences().items():
+        expected = reference.belief_thresholds(scores, LEVELS, PRIORS["uniform"][1], (0, 1), weight, bins=bins)
+        np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=name)
 
 
-@pytest.mark.parametrize("name", sequences())
 @pytest.mark.parametrize("bins", [None, 7, 64])
-def test_discounted_on_every_sequence(name, bins):
-    scores = sequences()[name]
+def test_discounted_on_every_sequence(bins):
     learner = dpc.Exact(discount=BETA) if bins is None else dpc.Quantized(bins, discount=BETA)
-    expected = reference.belief_thresholds(
-        scores, LEVELS, PRIORS["uniform"][1], (0, 1), lambda t: DISCOUNTED_WEIGHT, BETA, bins
-    )
-    np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0)
+    for name, scores in sequences().items():
+        expected = reference.belief_thresholds(
+            scores, LEVELS, PRIORS["uniform"][1], (0, 1), lambda t: DISCOUNTED_WEIGHT, BETA, bins
+        )
+        np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=name)
 
 
 @pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("name", ["uniform", "tied", "alternating", "extreme"])
 @pytest.mark.parametrize("discount", [None, BETA])
 @pytest.mark.parametrize("bins", [None, 10])
-def test_every_prior(prior, name, discount, bins):
+def test_every_prior(prior, discount, bins):
     ours, twin = PRIORS[prior]
-    low, high = ours.support
-    scores = sequences(24, float(low), float(high))[name]
-    levels = LEVELS if prior not in ("beta", "mixture") else LEVELS[1:-1]
+    low, high = map(float, ours.support)
     learner = dpc.Exact(ours, discount=discount) if bins is None else dpc.Quantized(bins, ours, discount=discount)
     weight = (lambda t: t**-0.5) if discount is None else (lambda t: DISCOUNTED_WEIGHT)
-    expected = reference.belief_thresholds(scores, levels, twin, (float(low), float(high)), weight, discount, bins)
-    np.testing.assert_allclose(thresholds(learner, scores, levels), expected, atol=1e-9 * float(high - low), rtol=0)
+    for name in ("uniform", "tied", "alternating", "extreme"):
+        scores = sequences(24, low, high)[name]
+        expected = reference.belief_thresholds(scores, LEVELS, twin, (low, high), weight, discount, bins)
+        actual = thresholds(learner, scores)
+        np.testing.assert_allclose(actual, expected, atol=1e-9 * (high - low), rtol=0, err_msg=name)
 
 
 @pytest.mark.parametrize("name", sequences())

@@ -99,19 +99,20 @@ def _stretched(learner, factor):
     return [leaf * factor if path[-1].name in ("low", "high") else leaf for path, leaf in paths]
 
 
-@pytest.mark.parametrize("sequence", ["uniform", "tied", "alternating"])
-def test_resuming_is_as_if_never_interrupted(name, sequence):
-    learner, scores = LEARNERS[name], sequences(T)[sequence]
-    whole = dpc.replay(learner, scores, LEVELS)
-    for cut in (0, 1, 2, 17, T - 1, T):
-        first = dpc.replay(learner, scores[:cut], LEVELS, state=learner.init() if "quantized" in name else None)
-        second = dpc.replay(learner, scores[cut:], LEVELS, state=first.state)
-        joined = np.concatenate([first.thresholds, second.thresholds])
-        if getattr(learner, "discount", None) is None:
-            same(joined, whole.thresholds)
-        else:
-            np.testing.assert_allclose(joined, whole.thresholds, rtol=0, atol=1e-12)
-        assert int(second.state.seen) == T
+def test_resuming_is_as_if_never_interrupted(name):
+    learner = LEARNERS[name]
+    for cut in (0, 1, 17, T):
+        for sequence in ("uniform", "tied", "alternating"):
+            scores = sequences(T)[sequence]
+            whole = dpc.replay(learner, scores, LEVELS)
+            first = dpc.replay(learner, scores[:cut], LEVELS)
+            second = dpc.replay(learner, scores[cut:], LEVELS, state=first.state)
+            joined = np.concatenate([first.thresholds, second.thresholds])
+            if getattr(learner, "discount", None) is None:
+                same(joined, whole.thresholds)
+            else:
+                np.testing.assert_allclose(joined, whole.thresholds, rtol=0, atol=1e-12)
+            assert int(second.state.seen) == T
 
 
 def test_online_is_replay(name):
@@ -152,13 +153,12 @@ def test_thresholds_do_not_look_ahead(name):
         same(thresholds(LEARNERS[name], SCORES)[: cut + 1], thresholds(LEARNERS[name], changed)[: cut + 1])
 
 
-@pytest.mark.parametrize("sequence", sequences())
-def test_thresholds_never_cross(name, sequence):
+def test_thresholds_never_cross(name):
     close = 0.5 + np.arange(-2, 3) * np.spacing(0.5)
     levels = np.unique(np.concatenate([np.linspace(0, 1, 60), close, np.nextafter([0, 1], 0.5)]))
-    result = thresholds(LEARNERS[name], sequences(60)[sequence], levels)
-    assert (np.diff(result[np.isfinite(result).all(axis=1)]) >= 0).all()
-    assert (result[:, 1:] >= result[:, :-1]).all()
+    for sequence, scores in sequences(60).items():
+        result = thresholds(LEARNERS[name], scores, levels)
+        assert (result[:, 1:] >= result[:, :-1]).all(), sequence
 
 
 def test_levels_may_change_every_round(name):
@@ -185,6 +185,66 @@ def test_a_bad_score_inside_jit_turns_to_nan_and_stays(name):
         result = np.asarray(jitted(scores))
         assert not np.isnan(result[:11]).any()
         assert np.isnan(result[11:]).all()
+
+
+def test_a_bad_level_inside_jit_is_nan(name):
+    jitted = jax.jit(lambda levels: dpc.replay(LEARNERS[name], SCORES, levels).thresholds)
+    result = np.asarray(jitted(np.array([np.nan, 1.5, -0.2, 0.5])))
+    assert np.isnan(result[:, :3]).all()
+    assert not np.isnan(result[:, 3]).any()
+
+
+def test_cdf_of_nan_is_nan_and_sides_differ_at_an_atom(name):
+    learner = LEARNERS[name]
+    state = learner.observe(learner.init(), 0.53125)  # the centre of the ninth of sixteen bins
+    assert np.isnan(learner.cdf(state, np.nan))
+    left, right = (float(learner.cdf(state, 0.53125, side=side)) for side in ("left", "right"))
+    assert right - left > 0.05
+    np.testing.assert_allclose(learner.cdf(state, 0.53125 - 1e-9), left, atol=1e-8)
+
+
+def test_one_score_at_a_time(name):
+    learner = LEARNERS[name]
+    with pytest.raises(ValueError, match=r"score has shape \(4,\): observe takes one score"):
+        learner.observe(learner.init(), [0.9] * 4)
+    with pytest.raises(ValueError, match=r"score has shape \(1,\)"):
+        jax.jit(learner.observe)(learner.init(), np.array([0.3]))
+
+
+def test_batches_carry_on_online_under_vmap(name):
+    learner = LEARNERS[name]
+    batch = dpc.replay(learner, np.stack([SCORES, SCORES[::-1]]), LEVELS)
+    with pytest.raises(ValueError, match=r"state is a batch of shape \(2,\): use jax.vmap"):
+        learner.observe(batch.state, 0.3)
+    with pytest.raises(ValueError, match="state is a batch"):
+        learner.quantile(batch.state, [0.5])
+    roomy = learner.prepare(batch.state, 1)
+    onwards = jax.vmap(learner.observe)(roomy, np.array([0.3, 0.6]))
+    assert onwards.seen.tolist() == [T + 1, T + 1]
+    alone = learner.observe(dpc.replay(learner, SCORES, LEVELS).state, 0.3)
+    answers = jax.vmap(lambda state: learner.quantile(state, LEVELS))(onwards)
+    np.testing.assert_allclose(answers[0], learner.quantile(alone, LEVELS), atol=1e-12)
+
+
+def test_a_spoilt_state_is_not_carried_on(name):
+    learner = LEARNERS[name]
+    spoilt = jax.jit(learner.observe)(learner.init(), np.nan)
+    with pytest.raises(ValueError, match=r"state.seen = -1: a bad score or a full buffer was met inside jit"):
+        dpc.replay(learner, SCORES, LEVELS, state=spoilt)
+
+
+def test_everything_works_without_x64_and_without_a_warning(name):
+    learner = LEARNERS[name]
+    with jax.enable_x64(False):
+        run = dpc.replay(learner, SCORES, LEVELS)
+        state = learner.observe(run.state, np.float64(0.3))
+        for x in (0.3, np.array([0.3, 0.5]), [0.1], np.array([0, 1])):
+            assert learner.cdf(state, x).dtype == np.float32
+        assert learner.merge(state, state).seen == 2 * (T + 1)
+        plain = run._replace(scores=np.asarray(run.scores))
+        assert dpc.metrics.pit(plain).shape == (T,)
+        assert dpc.metrics.crps(plain).shape == (T,)
+        assert dpc.metrics.summary(run).sizes["time"] == T
 
 
 def test_quantile_and_cdf_are_inverse_in_the_sense_of_galois(name):

@@ -62,7 +62,7 @@ def test_a_spoilt_part_spoils_the_whole():
 
 def test_bins_must_match():
     learner = dpc.Quantized(4)
-    with pytest.raises(ValueError, match="second has 5 bins and first 4"):
+    with pytest.raises(ValueError, match="state has 5 bins, and this Quantized has bins = 4"):
         learner.merge(learner.init(), dpc.Quantized(5).init())
 
 

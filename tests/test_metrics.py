@@ -205,6 +205,48 @@ def test_pit_of_a_correct_belief_is_uniform():
     assert stats.kstest(wrong, "uniform").pvalue < 1e-6
 
 
+def test_randomised_pit_of_a_discrete_truth_is_uniform():
+    """Alternating 0 and 1: every score sits on an atom of the empirical distribution."""
+    run = dpc.replay(dpc.ERM(), np.tile([0.0, 1.0], 400), [0.5])
+    values = np.asarray(metrics.pit(run, jax.random.key(1)))
+    counts = np.histogram(values, bins=5, range=(0, 1))[0]
+    assert stats.chisquare(counts).pvalue > 0.001
+    assert stats.chisquare(np.histogram(metrics.pit(run), bins=5, range=(0, 1))[0]).pvalue < 1e-6
+
+
+def test_nan_thresholds_do_not_become_coverage_inside_jit():
+    bad = jax.jit(lambda s: metrics.coverage(dpc.replay(dpc.Exact(), s, LEVELS)))(np.array([0.1, 7.0, 0.2, 0.3]))
+    assert np.isnan(bad).all()
+    run = jax.jit(lambda s: dpc.replay(dpc.Exact(), s, LEVELS))(np.array([0.1, 7.0, 0.2, 0.3]))
+    with pytest.raises(ValueError, match=r"run.thresholds\[2, 0\] = nan"):
+        metrics.summary(run)
+
+
+def test_a_run_that_came_out_of_vmap_reads_like_a_batch():
+    """With as many sequences as rounds, so that shapes alone could not tell the axes apart."""
+    scores, levels = np.random.default_rng(3).random((6, 6)), np.random.default_rng(4).random((6, 3))
+    each = [dpc.replay(dpc.Exact(), s, a) for s, a in zip(scores, levels, strict=True)]
+    mapped = jax.vmap(lambda s, a: dpc.replay(dpc.Exact(), s, a))(scores, levels)
+    for metric in (metrics.coverage_error, metrics.regret, lambda r: metrics.crossings(r).pairs):
+        np.testing.assert_allclose(metric(mapped), [metric(run) for run in each], atol=1e-12)
+    assert metrics.summary(mapped).levels.dims == ("batch", "level")
+    shared = jax.vmap(lambda s: dpc.replay(dpc.Exact(), s, LEVELS))(scores)
+    batch = dpc.replay(dpc.Exact(), scores, LEVELS)
+    np.testing.assert_allclose(metrics.regret(shared), metrics.regret(batch), atol=1e-12)
+    changing = dpc.replay(dpc.Exact(), scores, levels)  # (T, A), and B = T
+    assert changing.levels.shape == (6, 6, 3)
+    np.testing.assert_allclose(metrics.regret(changing)[2], metrics.regret(dpc.replay(dpc.Exact(), scores[2], levels)))
+    assert metrics.summary(changing).mean_level.dims == ("batch", "level")
+
+
+def test_discounted_regret_of_a_traced_discount():
+    plain = RUN._replace(learner=None)
+    for run in (plain, jax.tree.map(np.asarray, plain)):
+        result = jax.vmap(lambda b, run=run: metrics.discounted_regret(run, b))(jnp.array([0.5, 0.9, 1.5]))
+        np.testing.assert_allclose(result[1], metrics.discounted_regret(plain, 0.9), atol=1e-12)
+        assert np.isnan(result[2]).all()
+
+
 def test_pit_and_crps_go_on_from_where_the_run_began():
     scores = sequences(40)["uniform"]
     for learner in (dpc.Exact(), dpc.Quantized(8), dpc.ERM(), dpc.SplitConformal()):
@@ -304,13 +346,17 @@ def test_float32_runs_are_summed_in_float64():
         (lambda: arrays_of(np.zeros((3, 2))), "run is a ndarray"),
         (lambda: metrics.coverage(dpc.Replay(np.zeros(3), None, np.zeros(3), LEVELS)), r"shape \(3,\)"),
         (lambda: metrics.coverage(RUN._replace(levels=np.zeros(5))), r"run.levels has shape \(5,\)"),
+        (lambda: metrics.coverage(RUN._replace(levels=np.full(3, 90))), r"run.levels\[0\] = 90.0"),
+        (lambda: metrics.coverage(RUN._replace(thresholds=RUN.thresholds.at[7, 1].set(np.nan))), r"\[7, 1\] = nan"),
+        (lambda: metrics.quantile_loss(0.5, 0.3, 90), "level = 90"),
+        (lambda: metrics.interval_width(RUN, 0.9, 0.1), "upper = 0.1: must exceed lower = 0.9"),
         (lambda: metrics.rolling_coverage(RUN, 0), "window = 0"),
         (lambda: metrics.rolling_coverage(RUN, 51), "only 50 rounds"),
         (lambda: metrics.discounted_regret(RUN, 1.0), "discount = 1.0"),
         (lambda: metrics.crps(RUN, points=0), "points = 0"),
         (lambda: metrics.pit(RUN._replace(learner=None)), "run.learner is None"),
         (lambda: metrics.quantile_loss("a", 0.5, 0.5), "threshold must be real numbers"),
-        (lambda: metrics.quantile_loss(0.5), "score must be real numbers"),
+        (lambda: metrics.quantile_loss(0.5), "score and level are needed"),
     ],
 )
 def test_bad_input(call, message):

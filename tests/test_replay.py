@@ -191,6 +191,47 @@ def test_run_is_a_pytree_and_names_its_learner():
     assert dataclasses.is_dataclass(run.learner)
 
 
+def test_the_smallest_learner_there_can_be():
+    """As the protocol says: init, quantile, observe, and nothing else."""
+
+    @jax.tree_util.register_static
+    class Half:
+        def init(self):
+            return (jnp.zeros((), jnp.int32),)
+
+        def quantile(self, state, levels):
+            return jnp.full(levels.shape, 0.5, levels.dtype)
+
+        def observe(self, state, score):
+            return (state[0] + 1,)
+
+    run = dpc.replay(Half(), [0.2, 17.0, -4.0], [0.9])
+    assert run.thresholds.tolist() == [[0.5], [0.5], [0.5]]
+    assert dpc.replay(Half(), [0.1], [0.9], state=run.state).state[0] == 4
+
+
+def test_capacity_is_kept_by_replay():
+    learner = dpc.Exact(capacity=100)
+    run = dpc.replay(learner, SCORES, LEVELS)
+    assert run.state.values.shape == (100,)
+    assert jax.jit(learner.observe)(run.state, 0.3).seen == SCORES.size + 1
+
+
+def test_merging_states_of_two_precisions_widens():
+    for learner in (dpc.Exact(), dpc.Quantized(4, discount=0.9)):
+        single, double = (dpc.replay(learner, SCORES.astype(d), LEVELS).state for d in (np.float32, np.float64))
+        assert learner.quantile(learner.merge(single, double), LEVELS).dtype == np.float64
+
+
+def test_numpy_scalars_do_not_compile_anew(monkeypatch):
+    traces = []
+    original = dpc.SplitConformal.observe
+    monkeypatch.setattr(dpc.SplitConformal, "observe", lambda *a: traces.append(1) or original(*a))
+    for learner in (dpc.SplitConformal(0, 1), dpc.SplitConformal(), dpc.SplitConformal(np.float64(0), np.float32(1))):
+        dpc.replay(learner, np.full(177, 0.5), [0.5])
+    assert len(traces) == 1
+
+
 def test_a_learner_of_the_users_own_runs_too():
     class Last:
         """Predicts the last score, whatever the level."""

@@ -92,12 +92,12 @@ def test_a_traced_discount_outside_its_range_is_nan():
 
 
 def test_a_bad_callable_is_named_before_anything_runs():
-    with pytest.raises(ValueError, match=r"round t = 4 = 0.0: λ_t must lie in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"round t = 4 the weight 0.0: it must lie in \(0, 1\]"):
         dpc.replay(dpc.Exact(schedule=lambda t: jnp.where(t < 4, 0.5, 0.0)), np.full(9, 0.5), [0.5])
-    learner = dpc.Quantized(4, schedule=lambda t: 1.5 - t / 4)
-    with pytest.raises(ValueError, match=r"round t = 1 = 1.25"):
+    learner = dpc.Quantized(4, schedule=lambda t: 2.0 - t / 4)
+    with pytest.raises(ValueError, match=r"round t = 2 the weight 1.5"):
         dpc.replay(learner, np.full(3, 0.5), [0.5])
     fading = dpc.Exact(schedule=lambda t: 1.0 - (t - 1) / 10)
     run = dpc.replay(fading, np.full(10, 0.5), [0.5])
-    with pytest.raises(ValueError, match=r"round t = 11 = 0\.0"):
+    with pytest.raises(ValueError, match=r"round t = 11 the weight 0\.0"):
         dpc.replay(fading, np.full(1, 0.5), [0.5], state=run.state)

@@ -7,9 +7,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.checks import Numbers
-from dpconformal.inputs import as_levels
+from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.base import Prior
-from dpconformal.priors.inverse import as_float
 
 
 class Belief(NamedTuple):
@@ -36,7 +35,7 @@ class Belief(NamedTuple):
     cumulative: Float[Array, " J+1"]  # (J + 1,) mass of the first j atoms; cumulative[0] = 0
     used: Int[Array, ""]  # () how many atoms there are
 
-    def cdf(self, x: Numbers) -> Float[Array, "..."]:
+    def cdf(self, x: Numbers, side: str = "right") -> Float[Array, "..."]:
         """
         P(X ≤ x).
 
@@ -44,14 +43,16 @@ class Belief(NamedTuple):
         ----------
         x : array_like
             Any real numbers.
+        side : {"right", "left"}
+            Whether an atom at x itself counts: P(X ≤ x), or P(X < x).
 
         Returns
         -------
         Array
             Probabilities, of the shape of x.
         """
-        x = as_float(x).astype(self.atoms.dtype)
-        passed = jnp.searchsorted(self.atoms, x, side="right").astype(self.used.dtype)
+        x = as_floats(x).astype(self.atoms.dtype)
+        passed = jnp.searchsorted(self.atoms, x, side=side).astype(self.used.dtype)
         mass = self.cumulative[jnp.minimum(passed, self.used)]
         value = self.prior_weight * self.prior.cdf(x) + mass
         return jnp.minimum(value, 1)  # rounding only
@@ -83,8 +84,8 @@ class Belief(NamedTuple):
         between = self.prior.quantile(jnp.clip(wanted, 0, 1))
         # Clipping to the neighbours undoes rounding only, and makes crossings impossible.
         threshold = jnp.minimum(jnp.maximum(between, left), right)
-        threshold = jnp.where(levels >= 1, high, threshold)
-        return jnp.where(jnp.isnan(self.prior_weight), jnp.nan, threshold)
+        # NaN in `between` tells of a spoilt state, a bad level or a bad prior.
+        return jnp.where((levels >= 1) & ~jnp.isnan(between), high, threshold)
 
     def _first_reaching(self, levels: Array) -> Int[Array, "..."]:
         """Index of the first atom at which the cdf reaches each level; ``used`` if none does."""

@@ -5,16 +5,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.beliefs.sorted_scores import SortedScores, empty, grow, merge, take_in
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced
-from dpconformal.inputs import as_levels
+from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, SortedScores, check_sorted, empty, grow, merge, take_in
+from dpconformal.beliefs.weights import check_prior, check_unspoilt
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, whole
+from dpconformal.inputs import as_floats, as_levels, check_not_batched
 from dpconformal.priors import Prior, Uniform
-from dpconformal.priors.inverse import as_float
 from dpconformal.pytree import register
-
-_FIRST_CAPACITY = 256
 
 
 class _Empirical:
@@ -24,18 +23,24 @@ class _Empirical:
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
-        return empty(max(_FIRST_CAPACITY if rounds is None else rounds, 1), dtype or jnp.result_type(float))
+        check_not_batched(self)
+        room = FIRST_CAPACITY if rounds is None else whole("rounds", rounds, 0)
+        return empty(max(room, 1), dtype or jnp.result_type(float))
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
-        """Make room for more rounds."""
+        """Make room for more rounds, also in a batch of states."""
+        check_sorted(self, state, batched=True)
+        check_unspoilt(state.seen)
         return grow(state, rounds)
 
     def observe(self, state: SortedScores, score: Numbers) -> SortedScores:
         """Return the state after one more score."""
+        check_sorted(self, state)
         return take_in(state, score, self.support)
 
     def merge(self, first: SortedScores, second: SortedScores) -> SortedScores:
         """Return the state that saw the scores of both."""
+        check_sorted(self, first, second)
         return merge(first, second)
 
 
@@ -64,8 +69,7 @@ class ERM(_Empirical):
     prior: Prior = Uniform()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prior, Prior) or isinstance(self.prior, type):
-            raise ValueError(f"ERM.prior = {self.prior!r}: pass a prior such as priors.Uniform(0, 1)")
+        check_prior("ERM", self.prior)
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:  # type: ignore[override]
@@ -74,14 +78,16 @@ class ERM(_Empirical):
 
     def quantile(self, state: SortedScores, levels: Numbers) -> Float[Array, "..."]:
         """Predict the smallest score that a share ``level`` of the past does not exceed."""
+        check_sorted(self, state)
         return _erm_quantile(self, state, as_levels(levels, state.values.dtype))
 
-    def cdf(self, state: SortedScores, x: Numbers) -> Float[Array, "..."]:
-        """Share of past scores that are at most x."""
-        x = as_float(x).astype(state.values.dtype)
-        share = _at_most(state, x) / jnp.maximum(state.seen, 1).astype(x.dtype)
+    def cdf(self, state: SortedScores, x: Numbers, side: str = "right") -> Float[Array, "..."]:
+        """Share of past scores that are at most x; with ``side="left"`` below x."""
+        check_sorted(self, state)
+        x = as_floats(x).astype(state.values.dtype)
+        share = _up_to(state, x, side) / jnp.maximum(state.seen, 1).astype(x.dtype)
         share = jnp.where(state.seen == 0, self.prior.cdf(x), share)
-        return jnp.where(state.seen < 0, jnp.nan, share)
+        return jnp.where((state.seen < 0) | jnp.isnan(x), jnp.nan, share)
 
 
 @register()
@@ -112,10 +118,15 @@ class SplitConformal(_Empirical):
     high: Scalar = 1.0
 
     def __post_init__(self) -> None:
-        low, high = as_numbers("SplitConformal.low", self.low), as_numbers("SplitConformal.high", self.high)
-        if not is_traced(low, high):
-            why = f"must exceed low = {low}"
-            complain_at("SplitConformal.high", high, ~(low < high), why)
+        for name in ("low", "high"):
+            end = as_numbers(f"SplitConformal.{name}", getattr(self, name))
+            # A plain float, so that it takes on the dtype of the scores; infinite ends are welcome.
+            object.__setattr__(self, name, end if is_traced(end) or end.ndim else float(end))
+        if not is_traced(self.low, self.high):
+            bad = ~(np.asarray(self.low) < np.asarray(self.high))
+            complain_at(
+                "SplitConformal.high", np.broadcast_to(self.high, bad.shape), bad, f"must exceed low = {self.low}"
+            )
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:  # type: ignore[override]
@@ -124,13 +135,16 @@ class SplitConformal(_Empirical):
 
     def quantile(self, state: SortedScores, levels: Numbers) -> Float[Array, "..."]:
         """Predict the corrected empirical quantile; +∞ where the sample is too small."""
+        check_sorted(self, state)
         return _split_quantile(self, state, as_levels(levels, state.values.dtype))
 
-    def cdf(self, state: SortedScores, x: Numbers) -> Float[Array, "..."]:
-        """Share of past scores that are at most x, with one more counted at +∞."""
-        x = as_float(x).astype(state.values.dtype)
-        share = _at_most(state, x) / (state.seen + 1).astype(x.dtype)
-        return jnp.where(state.seen < 0, jnp.nan, jnp.where(jnp.isposinf(x), 1, share))
+    def cdf(self, state: SortedScores, x: Numbers, side: str = "right") -> Float[Array, "..."]:
+        """Share of past scores that are at most x (``side="left"``: below x), with one more counted at +∞."""
+        check_sorted(self, state)
+        x = as_floats(x).astype(state.values.dtype)
+        share = _up_to(state, x, side) / (state.seen + 1).astype(x.dtype)
+        share = jnp.where(jnp.isposinf(x), 1, share)
+        return jnp.where((state.seen < 0) | jnp.isnan(x), jnp.nan, share)
 
 
 def rank_of_level(levels: Float[Array, "*n"], total: Int[Array, ""]) -> Int[Array, "*n"]:
@@ -158,8 +172,8 @@ def rank_of_level(levels: Float[Array, "*n"], total: Int[Array, ""]) -> Int[Arra
     return k.astype(jnp.int32)
 
 
-def _at_most(state: SortedScores, x: Array) -> Array:
-    passed = jnp.searchsorted(state.values, x, side="right")
+def _up_to(state: SortedScores, x: Array, side: str) -> Array:
+    passed = jnp.searchsorted(state.values, x, side=side)
     return jnp.minimum(passed, jnp.maximum(state.seen, 0)).astype(x.dtype)
 
 
@@ -168,7 +182,7 @@ def _erm_quantile(learner: ERM, state: SortedScores, levels: Array) -> Array:
     rank = rank_of_level(levels, jnp.maximum(state.seen, 1))
     chosen = _ranked(state, rank, jnp.asarray(learner.support[0], levels.dtype))
     chosen = jnp.where(state.seen == 0, learner.prior.quantile(levels), chosen)
-    return jnp.where(state.seen < 0, jnp.nan, chosen)
+    return jnp.where((state.seen < 0) | jnp.isnan(levels), jnp.nan, chosen)
 
 
 @jax.jit
@@ -176,7 +190,7 @@ def _split_quantile(learner: SplitConformal, state: SortedScores, levels: Array)
     rank = rank_of_level(levels, jnp.maximum(state.seen, 0) + 1)
     chosen = _ranked(state, rank, jnp.asarray(learner.low, levels.dtype))
     chosen = jnp.where(rank > state.seen, jnp.inf, chosen)
-    return jnp.where(state.seen < 0, jnp.nan, chosen)
+    return jnp.where((state.seen < 0) | jnp.isnan(levels), jnp.nan, chosen)
 
 
 def _ranked(state: SortedScores, rank: Array, lowest: Array) -> Array:

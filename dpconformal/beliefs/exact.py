@@ -8,14 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.sorted_scores import SortedScores, empty, grow, merge, take_in
+from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, SortedScores, check_sorted, empty, grow, merge, take_in
 from dpconformal.beliefs.weights import check_belief, check_rounds, weights_of
 from dpconformal.checks import Numbers, Scalar, whole
-from dpconformal.inputs import as_levels
+from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
-
-_FIRST_CAPACITY = 256
 
 
 @register(static=("capacity",))
@@ -40,7 +38,8 @@ class Exact:
         β in (0, 1): a score k rounds old counts β^k. The memory is about 1/(1 - β) rounds.
     capacity : int, optional
         Scores that a fresh state has room for. It grows by doubling as needed outside ``jit``, and
-        :func:`dpconformal.replay` sizes it itself; inside your own ``jit`` a full state turns to NaN.
+        :func:`dpconformal.replay` makes room for its rounds. Inside your own ``jit`` or ``vmap`` a full state
+        turns to NaN: give a capacity, or make room with ``learner.prepare(state, rounds)``.
 
     Examples
     --------
@@ -67,34 +66,41 @@ class Exact:
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
+        check_not_batched(self)
+        dtype = dtype or jnp.result_type(float)
         if rounds is None:
-            return empty(self.capacity or _FIRST_CAPACITY, dtype or jnp.result_type(float))
-        check_rounds(self, 0, rounds)
-        return empty(max(rounds, 1), dtype or jnp.result_type(float))
+            return empty(self.capacity or FIRST_CAPACITY, dtype)
+        check_rounds(self, 0, whole("rounds", rounds, 0), dtype)
+        return empty(max(rounds, self.capacity or 1), dtype)
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
-        """Make room for more rounds, and check the schedule on them."""
-        check_rounds(self, state.seen, rounds)
+        """Make room for more rounds, also in a batch of states, and check the schedule on them."""
+        check_sorted(self, state, batched=True)
+        check_rounds(self, state.seen, rounds, state.values.dtype)
         return grow(state, rounds)
 
     def observe(self, state: SortedScores, score: Numbers) -> SortedScores:
         """Return the state after one more score."""
+        check_sorted(self, state)
         return take_in(state, score, self.support)
 
     def belief(self, state: SortedScores) -> Belief:
         """Return the distribution of the next score."""
+        check_sorted(self, state)
         return _belief(self, state)
 
     def quantile(self, state: SortedScores, levels: Numbers) -> Float[Array, "..."]:
         """Predict the threshold of each level."""
+        check_sorted(self, state)
         return _quantile(self, state, as_levels(levels, state.values.dtype))
 
-    def cdf(self, state: SortedScores, x: Numbers) -> Float[Array, "..."]:
-        """Probability that the next score is at most x."""
-        return self.belief(state).cdf(x)
+    def cdf(self, state: SortedScores, x: Numbers, side: str = "right") -> Float[Array, "..."]:
+        """Probability that the next score is at most x; with ``side="left"`` below x."""
+        return self.belief(state).cdf(x, side)
 
     def merge(self, first: SortedScores, second: SortedScores) -> SortedScores:
         """Return the state that saw the scores of ``first``, then those of ``second``."""
+        check_sorted(self, first, second)
         return merge(first, second)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Num
 from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.weights import check_belief, check_rounds, weights_of
 from dpconformal.checks import Numbers, Scalar, is_traced, whole
-from dpconformal.inputs import as_levels, as_scores
+from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import advance, usable
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
@@ -45,7 +45,8 @@ class Quantized:
     ----------
     bins : int, optional
         Bins of equal width over the prior's support. An edge belongs to the bin above it, the top
-        end to the last bin. None: ⌈√T⌉, decided by :func:`dpconformal.replay`.
+        end to the last bin. None: ⌈√T⌉, decided by the first :func:`dpconformal.replay`
+        and kept when its state is carried on.
     prior : Prior
         P0, on a bounded support that holds every score. It stays continuous.
     schedule : Schedule or callable, optional
@@ -80,44 +81,66 @@ class Quantized:
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> BinnedScores:
         """Return the state before any score."""
+        check_not_batched(self)
         if rounds is None and self.bins is None:
             raise ValueError("Quantized.bins = None: a number of bins is needed outside replay, such as bins=64")
         if rounds is not None:
-            check_rounds(self, 0, rounds)
+            check_rounds(self, 0, whole("rounds", rounds, 0), dtype or jnp.result_type(float))
         bins = self.bins or max(math.isqrt(max(rounds or 0, 1) - 1) + 1, 1)
         weights = jnp.zeros(bins, jnp.int32 if self.discount is None else dtype or jnp.result_type(float))
         return BinnedScores(jnp.zeros((), jnp.int32), weights)
 
     def prepare(self, state: BinnedScores, rounds: int) -> BinnedScores:
         """Check the schedule on the rounds to come; there is always room."""
-        check_rounds(self, state.seen, rounds)
+        self._check(state, batched=True)
+        check_rounds(self, state.seen, rounds, self._dtype(state))
         return state
 
     def observe(self, state: BinnedScores, score: Numbers) -> BinnedScores:
         """Return the state after one more score."""
-        return _observe(self, state, as_scores(score, self.support, "score"))
+        self._check(state)
+        return _observe(self, state, as_score(score, self.support))
 
     def belief(self, state: BinnedScores, dtype: Any = None) -> Belief:
         """Return the distribution of the next score."""
+        self._check(state)
         return _belief(self, state, np.dtype(dtype or self._dtype(state)))
 
     def quantile(self, state: BinnedScores, levels: Numbers) -> Float[Array, "..."]:
         """Predict the threshold of each level."""
-        given = getattr(levels, "dtype", None)
-        dtype = given if given is not None and jnp.issubdtype(given, jnp.floating) else None
-        dtype = jax.dtypes.canonicalize_dtype(dtype or self._dtype(state))
-        return _quantile(self, state, as_levels(levels, dtype))
+        self._check(state)
+        return _quantile(self, state, as_levels(levels, None if self.discount is None else state.weights.dtype))
 
-    def cdf(self, state: BinnedScores, x: Numbers) -> Float[Array, "..."]:
-        """Probability that the next score is at most x."""
-        return self.belief(state, getattr(x, "dtype", None)).cdf(x)
+    def cdf(self, state: BinnedScores, x: Numbers, side: str = "right") -> Float[Array, "..."]:
+        """Probability that the next score is at most x; with ``side="left"`` below x."""
+        x = as_floats(x)
+        return self.belief(state, x.dtype if self.discount is None else None).cdf(x, side)
 
     def merge(self, first: BinnedScores, second: BinnedScores) -> BinnedScores:
         """Return the state that saw the scores of ``first``, then those of ``second``."""
+        self._check(first, second)
         bins = first.weights.shape[-1], second.weights.shape[-1]
         if bins[0] != bins[1]:
             raise ValueError(f"second has {bins[1]} bins and first {bins[0]}: only equal bins merge")
         return _merge(self, first, second)
+
+    def _check(self, *states: Any, batched: bool = False) -> None:
+        """Refuse states of another kind, batches where one state is meant, and bins that do not fit."""
+        check_not_batched(self)
+        for state in states:
+            if not isinstance(state, BinnedScores):
+                raise ValueError(
+                    f"state is a {type(state).__name__}: Quantized carries on from a BinnedScores, such as run.state"
+                )
+            if np.ndim(state.seen) and not batched:
+                raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
+            whole_counts = jnp.issubdtype(state.weights.dtype, jnp.integer)
+            if whole_counts != (self.discount is None):
+                kind = "without" if whole_counts else "with"
+                raise ValueError(f"state was made {kind} a discount, and this Quantized has discount = {self.discount}")
+            bins = state.weights.shape[-1]
+            if self.bins is not None and bins != self.bins:
+                raise ValueError(f"state has {bins} bins, and this Quantized has bins = {self.bins}")
 
     def _dtype(self, state: BinnedScores) -> Any:
         return jnp.result_type(float) if self.discount is None else state.weights.dtype
@@ -157,7 +180,9 @@ def _merge(learner: Quantized, first: BinnedScores, second: BinnedScores) -> Bin
         discount = jnp.asarray(learner.discount, earlier.dtype)
         earlier = earlier * discount ** second.seen.astype(earlier.dtype)
     fine = (first.seen >= 0) & (second.seen >= 0)
-    return BinnedScores(jnp.where(fine, first.seen + second.seen, -1), earlier + second.weights)
+    dtype = np.result_type(earlier.dtype, second.weights.dtype)
+    weights = earlier.astype(dtype) + second.weights.astype(dtype)
+    return BinnedScores(jnp.where(fine, first.seen + second.seen, -1), weights)
 
 
 @jax.jit(static_argnames="dtype")

@@ -10,8 +10,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.checks import Numbers, Scalar, is_traced
-from dpconformal.inputs import as_scores
+from dpconformal.inputs import as_score, check_not_batched
 from dpconformal.learner import advance, usable
+
+FIRST_CAPACITY = 256  # room of a state that is filled online, before it first grows
 
 
 class SortedScores(NamedTuple):
@@ -49,6 +51,52 @@ def empty(capacity: int, dtype: Any) -> SortedScores:
     return SortedScores(jnp.zeros((), jnp.int32), values, jnp.zeros(capacity, jnp.int32))
 
 
+def check_sorted(learner: Any, *states: Any, batched: bool = False) -> None:
+    """
+    Check that a learner can work with these states.
+
+    Parameters
+    ----------
+    learner : Learner
+        One that keeps sorted scores.
+    *states : SortedScores
+        The states.
+    batched : bool
+        Whether leading axes are allowed.
+
+    Raises
+    ------
+    ValueError
+        If a state is of another kind, a batch, or holds scores that the learner would have refused.
+    """
+    check_not_batched(learner)
+    name = type(learner).__name__
+    for state in states:
+        if not isinstance(state, SortedScores):
+            raise ValueError(
+                f"state is a {type(state).__name__}: {name} carries on from a SortedScores, such as run.state"
+            )
+        if np.ndim(state.seen) and not batched:
+            raise ValueError(
+                f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap, after learner.prepare(state, rounds) "
+                "where scores are to be observed"
+            )
+        if is_traced(state, learner.support) or np.size(state.seen) == 0:
+            continue
+        seen, values = np.atleast_1d(state.seen), np.atleast_2d(state.values)
+        if seen.max() > values.shape[-1]:
+            raise ValueError(f"state.seen = {seen.max()}: more than the {values.shape[-1]} values that state holds")
+        low, high = (np.asarray(end, values.dtype) for end in learner.support)
+        smallest = values[..., 0]
+        largest = np.take_along_axis(values, np.maximum(seen - 1, 0)[..., None], axis=-1)[..., 0]
+        foreign = (seen > 0) & ((smallest < low) | (largest > high))
+        if foreign.any():
+            raise ValueError(
+                f"state holds scores from {smallest[foreign][0]:g} to {largest[foreign][0]:g}, outside the support "
+                f"[{low:g}, {high:g}] of this {name}: carry on with the learner that made it"
+            )
+
+
 def take_in(state: SortedScores, score: Numbers, support: tuple[Scalar, Scalar]) -> SortedScores:
     """
     Put one score in its place.
@@ -68,7 +116,7 @@ def take_in(state: SortedScores, score: Numbers, support: tuple[Scalar, Scalar])
         The store with the score in it; inside ``jit`` marked as spoilt if the score is unusable or the
         store is full.
     """
-    score = as_scores(score, support, "score").astype(state.values.dtype)
+    score = as_score(score, support).astype(state.values.dtype)
     return _insert(state if is_traced(state.seen) else grow(state, 1), score, support)
 
 
@@ -133,7 +181,8 @@ def merge(first: SortedScores, second: SortedScores) -> SortedScores:
         The store that would have seen all scores; its room is the sum of both.
     """
     later = jnp.where(second.arrivals > 0, second.arrivals + first.seen, 0)
-    values = jnp.concatenate([first.values, second.values])
+    dtype = np.result_type(first.values.dtype, second.values.dtype)
+    values = jnp.concatenate([first.values.astype(dtype), second.values.astype(dtype)])
     values, arrivals = lax.sort((values, jnp.concatenate([first.arrivals, later])), num_keys=1, is_stable=True)
     fine = (first.seen >= 0) & (second.seen >= 0)
     return SortedScores(jnp.where(fine, first.seen + second.seen, -1), values, arrivals)

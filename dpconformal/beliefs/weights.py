@@ -2,12 +2,13 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal import schedules
-from dpconformal.checks import is_traced, number
+from dpconformal.checks import complain_at, is_traced, number
 from dpconformal.priors import Prior
 
 
@@ -97,8 +98,7 @@ def check_belief(owner: str, learner: Any) -> None:
     ValueError
         Naming what is wrong.
     """
-    if not isinstance(learner.prior, Prior) or isinstance(learner.prior, type):
-        raise ValueError(f"{owner}.prior = {learner.prior!r}: pass a prior such as priors.Uniform(0, 1)")
+    check_prior(owner, learner.prior)
     if learner.schedule is not None:
         object.__setattr__(learner, "schedule", schedules.as_schedule(learner.schedule))
     if learner.discount is not None:
@@ -107,24 +107,85 @@ def check_belief(owner: str, learner: Any) -> None:
         object.__setattr__(learner, "discount", discount)
 
 
-def check_rounds(learner: Any, count: Any, rounds: int) -> None:
+def check_prior(owner: str, prior: Any) -> None:
     """
-    Check the schedule on the rounds to come.
+    Check that a learner's prior is one, and that JAX can see into it.
+
+    Parameters
+    ----------
+    owner : str
+        The learner's class name.
+    prior : Prior
+        The prior.
+
+    Raises
+    ------
+    ValueError
+        Naming what is wrong.
+    """
+    if not isinstance(prior, Prior) or isinstance(prior, type):
+        raise ValueError(f"{owner}.prior = {prior!r}: pass a prior such as priors.Uniform(0, 1)")
+    if any(leaf is prior for leaf in jax.tree.leaves(prior)):
+        raise ValueError(
+            f"{owner}.prior = {prior!r}: not a pytree; register its class, see dpconformal.pytree.register"
+        )
+
+
+def check_unspoilt(seen: Any) -> None:
+    """
+    Refuse to carry on from a state that met something bad inside ``jit``.
+
+    Parameters
+    ----------
+    seen : Array
+        Scores seen, of one state or of a batch.
+
+    Raises
+    ------
+    ValueError
+        If a count is negative.
+    """
+    if not is_traced(seen):
+        why = "a bad score or a full buffer was met inside jit; carry on from an earlier state"
+        complain_at("state.seen", seen, np.asarray(seen) < 0, why)
+
+
+def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
+    """
+    Check the hyperparameters on the rounds to come, in the precision to come.
 
     Parameters
     ----------
     learner : Exact or Quantized
         The belief.
-    count : Array
+    seen : array_like
         Scores seen, of one state or of a batch.
     rounds : int
         Rounds to come.
+    dtype : dtype
+        To compute in. What is in range as written may not be in float32: β = 1 - 1e-9 is 1 there.
 
     Raises
     ------
     ValueError
-        With the round and its weight.
+        With the round and its weight, or what collapses in this precision.
     """
-    seen = np.zeros(1, int) if is_traced(count) else np.atleast_1d(count)
-    if seen.size:
-        schedules.check_weights(schedule_of(learner), int(seen.min()) + 1, int(seen.max()) + rounds)
+    check_unspoilt(seen)
+    if is_traced(learner):
+        return
+    counts = np.zeros(1, int) if is_traced(seen) else np.atleast_1d(seen)
+    if counts.size:
+        schedules.check_weights(schedule_of(learner), int(counts.min()) + 1, int(counts.max()) + rounds)
+    hint = f"in {np.dtype(dtype)}; rescale it, or enable 64-bit JAX (jax_enable_x64)"
+    # Concrete also where the caller is being traced; an overflow is what is looked for.
+    with jax.ensure_compile_time_eval(), np.errstate(over="ignore"):
+        middle = learner.prior.quantile(jnp.asarray(0.5, dtype))
+        weights = weights_of(learner, jnp.asarray(1, jnp.int32), dtype)
+    if is_traced(middle, weights):  # a user's own schedule or prior closes over a traced value
+        return
+    low, high = (np.asarray(end, dtype) for end in learner.support)
+    if not low < high or np.isnan(middle):
+        raise ValueError(f"{type(learner).__name__}.prior = {learner.prior!r} collapses {hint}")
+    if not (0 < float(weights.prior) <= 1 and np.isfinite(weights.atom)):
+        what = f"schedule = {learner.schedule!r}, discount = {learner.discount!r}"
+        raise ValueError(f"{type(learner).__name__} with {what}: its weights collapse {hint}")

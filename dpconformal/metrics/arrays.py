@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import is_traced
+from dpconformal.checks import complain_at, is_traced
 from dpconformal.replay import Replay
 
 
@@ -22,7 +22,7 @@ class Arrays(NamedTuple):
     xp: Any  # numpy or jax.numpy
     thresholds: Any  # (..., T, A)
     scores: Any  # (..., T, 1)
-    levels: Any  # (1, ..., T or 1, A), of the thresholds' rank
+    levels: Any  # (... or 1, T or 1, A), of the thresholds' rank
 
 
 def arrays_of(run: Any) -> Arrays:
@@ -57,9 +57,21 @@ def arrays_of(run: Any) -> Arrays:
         raise ValueError(
             f"run.thresholds has shape {thresholds.shape} and run.scores {scores.shape}: expected (..., T, A), (..., T)"
         )
-    if levels.shape not in (thresholds.shape[-1:], thresholds.shape[-2:]):
-        raise ValueError(f"run.levels has shape {levels.shape}: expected (A,) or (T, A) of {thresholds.shape}")
-    levels = levels.reshape((1,) * (thresholds.ndim - levels.ndim) + levels.shape)
+    axes, size = thresholds.ndim, thresholds.shape[-1]
+    fitting = {1: (size,), axes: thresholds.shape, axes - 1: (*thresholds.shape[:-2], size)}
+    if levels.shape != fitting.get(levels.ndim):
+        raise ValueError(
+            f"run.levels has shape {levels.shape} and run.thresholds {thresholds.shape}: expected (A,), or (..., T, A) "
+            "for levels that change by round, or (..., A) for levels that differ between sequences"
+        )
+    if not traced:
+        complain_at("run.levels", levels, ~((levels >= 0) & (levels <= 1)), "a confidence level lies in [0, 1]")
+        why = "a score or hyperparameter inside jit was out of range from here on"
+        complain_at("run.thresholds", thresholds, np.isnan(thresholds), why)
+    if levels.ndim == 1:
+        levels = levels.reshape((1,) * (axes - 1) + (size,))
+    elif levels.ndim == axes - 1:
+        levels = levels[..., None, :]
     return Arrays(xp, thresholds, scores[..., None], levels)
 
 

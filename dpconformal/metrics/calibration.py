@@ -4,10 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from dpconformal.checks import whole
+from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.loss import pinball
 from dpconformal.replay import Replay, drive, starting_state
 
@@ -40,7 +40,7 @@ def pit(run: Replay, key: Array | None = None) -> Any:
     below, here = answer[..., 0], answer[..., 1]
     if key is None:
         return here
-    return below + (here - below) * jax.random.uniform(key, here.shape, here.dtype)
+    return jnp.minimum(below + (here - below) * jax.random.uniform(key, here.shape, here.dtype), here)
 
 
 def crps(run: Replay, points: int = 256) -> Any:
@@ -52,8 +52,9 @@ def crps(run: Replay, points: int = 256) -> Any:
     run : Replay
         Of a learner that answers any level; its rounds are gone through again.
     points : int
-        Levels at which the integrand is evaluated (midpoint rule). Between atoms a belief's
-        quantiles are smooth, so the error falls about with points⁻².
+        Levels at which the integrand is evaluated (midpoint rule). The quantiles of a belief with a
+        prior are continuous in the level, so the error falls about with points⁻²; those of ERM are
+        steps, and the error falls with points⁻¹. It is infinite for split conformal.
 
     Returns
     -------
@@ -73,6 +74,7 @@ def crps(run: Replay, points: int = 256) -> Any:
 
 
 def _require_learner(run: Replay, method: str) -> None:
+    arrays_of(run)
     if run.learner is None or not hasattr(run.learner, method):
         owner = "run.learner is None" if run.learner is None else f"{type(run.learner).__name__} has no {method}"
         raise ValueError(f"{owner}: this metric goes through the learner's beliefs again; use a run of a belief")
@@ -84,8 +86,7 @@ def _read(run: Replay, reader: Any, query: Array) -> Any:
 
 
 def _cdf_here(learner: Any, state: Any, score: Array, _: Array) -> Array:
-    just_below = jnp.nextafter(score, jnp.asarray(-np.inf, score.dtype))
-    return learner.cdf(state, jnp.stack([just_below, score]))
+    return jnp.stack([learner.cdf(state, score, side="left"), learner.cdf(state, score)])
 
 
 def _mean_loss(learner: Any, state: Any, score: Array, levels: Array) -> Array:

@@ -56,7 +56,8 @@ def coverage(run: Replay) -> Any:
     array([0.5])
     """
     arrays = arrays_of(run)
-    return _mean((arrays.scores <= arrays.thresholds).astype(arrays.thresholds.dtype))
+    hits = (arrays.scores <= arrays.thresholds).astype(arrays.thresholds.dtype)
+    return mean_over_rounds(arrays.xp.where(arrays.xp.isnan(arrays.thresholds), np.nan, hits))
 
 
 def coverage_error(run: Replay) -> Any:
@@ -80,7 +81,7 @@ def coverage_error(run: Replay) -> Any:
     array([0.25])
     """
     arrays = arrays_of(run)
-    return arrays.xp.abs(coverage(run) - _mean(per_round_levels(arrays)))
+    return arrays.xp.abs(coverage(run) - mean_over_rounds(per_round_levels(arrays)))
 
 
 def rolling_coverage(run: Replay, window: int) -> Any:
@@ -145,8 +146,20 @@ def longest_miss_run(run: Replay) -> Any:
     return xp.max(now - last_hit, axis=-2, initial=0)
 
 
-def _mean(values: Any) -> Any:
-    """Mean over rounds; NaN without a warning where there are none."""
+def mean_over_rounds(values: Any) -> Any:
+    """
+    Mean over the round axis; NaN, without a warning, where there are no rounds.
+
+    Parameters
+    ----------
+    values : array, shape (..., T, A)
+        One value a round and level.
+
+    Returns
+    -------
+    array, shape (..., A)
+        Their means.
+    """
     if values.shape[-2] == 0:
         return np.full(values.shape[:-2] + values.shape[-1:], np.nan)
     return values.mean(axis=-2)

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, is_traced, number
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number
 from dpconformal.metrics.arrays import arrays_of, per_round_levels
 from dpconformal.order_statistics import running_order_statistic
 from dpconformal.replay import Replay
@@ -36,8 +36,12 @@ def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers =
     if isinstance(run, Replay):
         xp, threshold, score, level = arrays_of(run)
     else:
+        if score is None or level is None:
+            raise ValueError("score and level are needed beside thresholds; or pass a run")
         threshold, score, level = (as_numbers(n, v) for n, v in zip(_NAMES, (run, score, level), strict=True))
         xp = jnp if is_traced(threshold, score, level) else np
+        if xp is np:
+            complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
         threshold, score, level = (xp.asarray(a, float if xp is np else None) for a in (threshold, score, level))
     return pinball(xp, threshold, score, level)
 
@@ -128,6 +132,9 @@ def discounted_regret(run: Replay, discount: Scalar) -> Any:
     """
     beta = number("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
     arrays = arrays_of(run)
+    if is_traced(beta):
+        arrays = arrays._replace(xp=jnp)
+        beta = jnp.where((beta > 0) & (beta < 1), beta, jnp.nan)
     xp, thresholds, scores, _ = arrays
     levels = per_round_levels(arrays)
     rounds = scores.shape[-2]

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconformal.checks import is_traced
+from dpconformal.checks import Scalar, is_traced, number
 from dpconformal.metrics.arrays import Arrays, arrays_of, per_round_levels
 from dpconformal.replay import Replay
 
@@ -66,7 +66,7 @@ def crossings(run: Replay) -> Crossings:
     return Crossings((count > 0).sum(axis=axis), count.sum(axis=axis), involved.sum(axis=axis))
 
 
-def interval_width(run: Replay, lower: float, upper: float) -> Any:
+def interval_width(run: Replay, lower: Scalar, upper: Scalar) -> Any:
     """
     Distance between the thresholds of two levels, round by round.
 
@@ -89,12 +89,14 @@ def interval_width(run: Replay, lower: float, upper: float) -> Any:
     >>> interval_width(dpc.replay(dpc.Exact(), [0.2], levels=[0.25, 0.75]), 0.25, 0.75)
     array([0.5])
     """
-    arrays = arrays_of(run)
-    low, high = _pair(run, arrays, lower, upper)
+    lower, upper = number("lower", lower, 0.0, 1.0), number("upper", upper, 0.0, 1.0)
+    if not lower < upper:
+        raise ValueError(f"upper = {upper}: must exceed lower = {lower}")
+    low, high = _pair(run, arrays_of(run), lower, upper)
     return high - low
 
 
-def interval_score(run: Replay, lower: float, upper: float) -> Any:
+def interval_score(run: Replay, lower: Scalar, upper: Scalar) -> Any:
     """
     Winkler's score of the interval between two thresholds: its width plus a fine for missing.
 
@@ -117,22 +119,22 @@ def interval_score(run: Replay, lower: float, upper: float) -> Any:
     >>> interval_score(dpc.replay(dpc.Exact(), [0.05], levels=[0.25, 0.75]), 0.25, 0.75).round(6)
     array([1.3])
     """
+    if not (0 < number("lower", lower) < number("upper", upper) < 1):
+        raise ValueError(f"lower = {lower}, upper = {upper}: need 0 < lower < upper < 1")
     arrays = arrays_of(run)
     low, high = _pair(run, arrays, lower, upper)
     score, maximum = arrays.scores[..., 0], arrays.xp.maximum
     return (high - low) + maximum(low - score, 0) / lower + maximum(score - high, 0) / (1 - upper)
 
 
-def _pair(run: Replay, arrays: Arrays, lower: float, upper: float) -> tuple[Any, Any]:
-    if np.ndim(run.levels) != 1:
-        raise ValueError("run.levels change by round: an interval needs two fixed levels")
-    if not 0 < lower < upper < 1:
-        raise ValueError(f"lower = {lower}, upper = {upper}: need 0 < lower < upper < 1")
+def _pair(run: Replay, arrays: Arrays, lower: Scalar, upper: Scalar) -> tuple[Any, Any]:
+    if is_traced(run.levels) or np.ndim(run.levels) != 1:
+        raise ValueError("run.levels change by round or are traced: an interval needs two fixed levels")
     levels = np.asarray(run.levels)
     found = []
     for name, level in (("lower", lower), ("upper", upper)):
-        match = np.nonzero(np.isclose(levels, level, rtol=0, atol=1e-6))[0]
-        if match.size == 0:
+        nearest = int(np.argmin(np.abs(levels - level)))
+        if abs(levels[nearest] - level) > 1e-6:
             raise ValueError(f"{name} = {level}: not one of the run's levels {levels.tolist()}")
-        found.append(arrays.thresholds[..., match[0]])
+        found.append(arrays.thresholds[..., nearest])
     return found[0], found[1]

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpconformal.metrics.arrays import arrays_of, per_round_levels
-from dpconformal.metrics.coverage import coverage, coverage_error, longest_miss_run
+from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.coverage import coverage, coverage_error, longest_miss_run, mean_over_rounds
 from dpconformal.metrics.loss import pinball, regret
 from dpconformal.metrics.order import crossings
 from dpconformal.replay import Replay
@@ -49,11 +49,11 @@ def summary(run: Replay) -> "xr.Dataset":
         per_level = {
             "coverage": coverage(run),
             "coverage_error": coverage_error(run),
-            "loss": pinball(*arrays).sum(axis=-2) / max(rounds, 1),
+            "loss": mean_over_rounds(pinball(*arrays)),
             "regret": regret(run),
             "longest_miss_run": longest_miss_run(run),
             "crossings": crossings(run).by_level,
-            "mean_threshold": thresholds.sum(axis=-2) / max(rounds, 1),
+            "mean_threshold": mean_over_rounds(thresholds),
         }
     variables = {name: ([*batch, "level"], value) for name, value in per_level.items()}
     variables["thresholds"] = ([*batch, "time", "level"], np.asarray(run.thresholds))
@@ -61,12 +61,11 @@ def summary(run: Replay) -> "xr.Dataset":
     coords = {"time": np.arange(1, rounds + 1)}
     if np.ndim(run.levels) == 1:
         coords["level"] = _as_written(np.asarray(run.levels))
+    elif np.ndim(run.levels) == thresholds.ndim:
+        variables["levels"] = ([*batch, "time", "level"], np.asarray(run.levels))
+        variables["mean_level"] = ([*batch, "level"], mean_over_rounds(arrays.levels))
     else:
-        variables["levels"] = (["time", "level"], np.asarray(run.levels))
-        variables["mean_level"] = (
-            ["level"],
-            per_round_levels(arrays).reshape(-1, thresholds.shape[-1]).mean(axis=0),
-        )
+        variables["levels"] = ([*batch, "level"], np.asarray(run.levels))
     return xr.Dataset(variables, coords, attrs={"learner": repr(run.learner)})
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.checks import Numbers, Scalar, is_traced
-from dpconformal.priors.inverse import as_float, clip_to_support, invert_cdf
+from dpconformal.inputs import as_floats, as_levels
+from dpconformal.priors.inverse import invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
 
 
@@ -37,32 +38,33 @@ class NumPyroPrior:
         return jax.tree.map(cast, self.distribution)
 
     def _ends(self, like: Array) -> tuple[Array, Array]:
-        return jnp.asarray(self.low, like.dtype), jnp.asarray(self.high, like.dtype)
+        low, high = jnp.asarray(self.low, like.dtype), jnp.asarray(self.high, like.dtype)
+        valid = _sensible(self._cast(like)) & (high > low)  # only traced parameters get here unchecked
+        return jnp.where(valid, low, jnp.nan), jnp.where(valid, high, jnp.nan)
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""
-        x = as_float(x)
+        x = as_floats(x)
         low, high = self._ends(x)
         inside = (x > low) & (x < high)
         middle = jnp.where(inside, x, self._anchor(x))
         value = jnp.clip(_call(self._cast(x).cdf, middle), 0, 1)
-        return jnp.where(inside, value, jnp.where(jnp.isnan(x), jnp.nan, (x >= high).astype(x.dtype)))
+        return jnp.where(inside, value, jnp.where(x >= high, 1, jnp.where(x <= low, 0, jnp.nan)))
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        return _quantile(self, as_float(p))
+        return _quantile(self, as_levels(p, name="p"))
 
     def density(self, x: Numbers) -> Array:
         """Density at x."""
-        x = as_float(x)
+        x = as_floats(x)
         low, high = self._ends(x)
-        inside = (x >= low) & (x <= high)
-        middle = jnp.where(inside, x, self._anchor(x))
-        return jnp.where(inside, jnp.exp(_call(self._cast(x).log_prob, middle)), 0)
+        middle = jnp.where((x >= low) & (x <= high), x, self._anchor(x))
+        return outside_is_zero(x, low, high, jnp.exp(_call(self._cast(x).log_prob, middle)))
 
     def _anchor(self, like: Array) -> Array:
         """Return a point inside the support, to evaluate where the asked-for point is outside."""
-        low, high = self._ends(like)
+        low, high = jnp.asarray(self.low, like.dtype), jnp.asarray(self.high, like.dtype)
         finite_low = jnp.where(jnp.isfinite(low), low, jnp.where(jnp.isfinite(high), high - 1, 0))
         finite_high = jnp.where(jnp.isfinite(high), high, finite_low + 1)
         return (finite_low + finite_high) / 2
@@ -101,8 +103,12 @@ def from_numpyro(distribution: Any) -> NumPyroPrior:
         raise ValueError(f"distribution = {distribution!r}: not a NumPyro distribution")
     if distribution.event_shape or getattr(distribution.support, "is_discrete", False):
         raise ValueError(f"{name} is not univariate and continuous; a prior needs a density over one score")
+    if distribution.batch_shape:
+        raise ValueError(f"{name} has batch_shape {distribution.batch_shape}: to sweep a parameter, use jax.vmap")
     low, high = _ends(distribution.support)
-    probe = as_float(0.5)
+    if not is_traced(distribution) and not (low < high and bool(_sensible(distribution))):
+        raise ValueError(f"{name} on [{low:g}, {high:g}] has parameters out of range")
+    probe = as_floats(0.5)
     anchor = NumPyroPrior(distribution, low, high, False)._anchor(probe)
     try:
         jax.eval_shape(lambda d: _call(d.cdf, anchor), distribution)
@@ -124,6 +130,16 @@ def _call(function: Callable[[Any], Any], x: Array) -> Array:
         return function(x).astype(x.dtype)
 
 
+def _sensible(distribution: Any) -> Array:
+    """Whether the parameters are in the range that NumPyro itself demands."""
+    fine = jnp.asarray(True)
+    for part in (distribution, getattr(distribution, "base_dist", None)):
+        for name, constraint in getattr(part, "arg_constraints", {}).items():
+            if hasattr(part, name) and type(constraint).__name__ != "_Dependent":
+                fine = fine & jnp.all(constraint(getattr(part, name)))
+    return fine
+
+
 def _ends(support: Any) -> tuple[Scalar, Scalar]:
     def end(value: Any) -> Scalar:
         return value if is_traced(value) or np.ndim(value) else float(value)
@@ -134,5 +150,10 @@ def _ends(support: Any) -> tuple[Scalar, Scalar]:
 @jax.jit
 def _quantile(prior: NumPyroPrior, p: Array) -> Array:
     low, high = prior._ends(p)
-    x = _call(prior._cast(p).icdf, p) if prior.has_icdf else invert_cdf(prior.cdf, prior.density, p, low, high)
-    return jnp.where(p <= 0, low, jnp.where(p >= 1, high, clip_to_support(x, low, high)))
+
+    def solve(p: Array) -> Array:
+        if prior.has_icdf:
+            return _call(prior._cast(p).icdf, p)
+        return invert_cdf(prior.cdf, prior.density, p, low, high)
+
+    return within_support(p, low, high, solve)

@@ -8,7 +8,8 @@ from jax.scipy.special import betainc, betaln, xlog1py, xlogy
 from jaxtyping import Array
 
 from dpconformal.checks import Numbers, Scalar, number, ordered
-from dpconformal.priors.inverse import as_float, clip_to_support, invert_cdf
+from dpconformal.inputs import as_floats, as_levels
+from dpconformal.priors.inverse import invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
 
 
@@ -54,29 +55,26 @@ class Beta:
 
     def _parameters(self, like: Array) -> tuple[Array, ...]:
         a, b, low, high = (jnp.asarray(v, like.dtype) for v in (self.a, self.b, self.low, self.high))
-        a, b = (
-            jnp.where(a > 0, a, jnp.nan),
-            jnp.where(b > 0, b, jnp.nan),
-        )  # only traced ones get here unchecked
-        return a, b, low, jnp.where(high > low, high, jnp.nan)
+        valid = (a > 0) & (b > 0) & (high > low)  # only traced ones get here unchecked
+        return a, b, jnp.where(valid, low, jnp.nan), jnp.where(valid, high, jnp.nan)
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""
-        x = as_float(x)
+        x = as_floats(x)
         a, b, low, high = self._parameters(x)
-        return betainc(a, b, jnp.clip((x - low) / (high - low), 0, 1))
+        z = jnp.clip((x - low) / (high - low), 0, 1)
+        return jnp.where(jnp.isnan(z), jnp.nan, betainc(a, b, z))
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        return _quantile(self, as_float(p))
+        return _quantile(self, as_levels(p, name="p"))
 
     def density(self, x: Numbers) -> Array:
         """Density at x."""
-        x = as_float(x)
+        x = as_floats(x)
         a, b, low, high = self._parameters(x)
-        inside = (x >= low) & (x <= high)
-        z = jnp.where(inside, (x - low) / (high - low), 0.5)
-        return jnp.where(inside, self._unit_density(z, a, b) / (high - low), 0)
+        z = jnp.clip((x - low) / (high - low), 0, 1)
+        return outside_is_zero(x, low, high, self._unit_density(z, a, b) / (high - low))
 
     @staticmethod
     def _unit_density(z: Array, a: Array, b: Array) -> Array:
@@ -86,7 +84,10 @@ class Beta:
 @jax.jit
 def _quantile(prior: Beta, p: Array) -> Array:
     a, b, low, high = prior._parameters(p)
-    unit = jnp.zeros_like(p), jnp.ones_like(p)
-    z = invert_cdf(lambda z: betainc(a, b, z), lambda z: prior._unit_density(z, a, b), p, *unit)
-    x = clip_to_support(low + z * (high - low), low, high)
-    return jnp.where(p <= 0, low, jnp.where(p >= 1, high, x))
+
+    def solve(p: Array) -> Array:
+        unit = jnp.zeros_like(p), jnp.ones_like(p)
+        z = invert_cdf(lambda z: betainc(a, b, z), lambda z: prior._unit_density(z, a, b), p, *unit)
+        return low + z * (high - low)
+
+    return within_support(p, low, high, solve)

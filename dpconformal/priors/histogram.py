@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, ordered, whole
-from dpconformal.inputs import as_scores
-from dpconformal.priors.inverse import as_float, clip_to_support
+from dpconformal.inputs import as_floats, as_levels, as_scores
+from dpconformal.priors.inverse import outside_is_zero, within_support
 from dpconformal.pytree import register
 
 
@@ -45,12 +45,13 @@ class Histogram:
         if not is_traced(edges):
             edges = edges.astype(float)
             complain_at("Histogram.edges", edges, ~np.isfinite(edges), "must be finite")
-            rising = np.diff(edges) > 0
-            complain_at("Histogram.edges", edges[..., 1:], ~rising, "edges must increase strictly")
+            falling = np.diff(edges, axis=-1, prepend=-np.inf) <= 0
+            complain_at("Histogram.edges", edges, falling, "edges must increase strictly")
         if not is_traced(masses):
             masses = masses.astype(float)
             why = "masses must be finite and above 0, for the density of a prior is positive; see from_scores"
             complain_at("Histogram.masses", masses, ~(np.isfinite(masses) & (masses > 0)), why)
+            masses = masses / masses.sum(axis=-1, keepdims=True)
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "masses", masses)
 
@@ -101,13 +102,14 @@ class Histogram:
 
     def _parameters(self, like: Array) -> tuple[Array, Array, Array]:
         edges, masses = jnp.asarray(self.edges, like.dtype), jnp.asarray(self.masses, like.dtype)
-        masses = masses / jnp.sum(masses)
+        valid = jnp.all(masses > 0) & jnp.all(edges[1:] > edges[:-1])  # only traced ones get here unchecked
+        edges, masses = jnp.where(valid, edges, jnp.nan), jnp.where(valid, masses / jnp.sum(masses), jnp.nan)
         below = jnp.concatenate([jnp.zeros(1, like.dtype), jnp.cumsum(masses)[:-1]])
         return edges, masses, below
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""
-        x = as_float(x)
+        x = as_floats(x)
         edges, masses, below = self._parameters(x)
         k = jnp.clip(jnp.searchsorted(edges, x, side="right") - 1, 0, masses.size - 1)
         share = jnp.clip((x - edges[k]) / (edges[k + 1] - edges[k]), 0, 1)
@@ -117,17 +119,20 @@ class Histogram:
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        p = as_float(p)
+        p = as_levels(p, name="p")
         edges, masses, below = self._parameters(p)
-        k = jnp.clip(jnp.searchsorted(below, p, side="left") - 1, 0, masses.size - 1)
-        share = jnp.clip((p - below[k]) / masses[k], 0, 1)
-        x = clip_to_support(edges[k] + share * (edges[k + 1] - edges[k]), edges[k], edges[k + 1])
-        x = jnp.where(p >= 1, edges[-1], x)
-        return jnp.where(jnp.isnan(p), jnp.nan, x)
+
+        def solve(p: Array) -> Array:
+            k = jnp.clip(jnp.searchsorted(below, p, side="left") - 1, 0, masses.size - 1)
+            share = jnp.clip((p - below[k]) / masses[k], 0, 1)
+            x = edges[k] + share * (edges[k + 1] - edges[k])
+            return jnp.minimum(jnp.maximum(x, edges[k]), edges[k + 1])
+
+        return within_support(p, edges[0], edges[-1], solve)
 
     def density(self, x: Numbers) -> Array:
         """Density at x; at an inner edge, that of the bin above."""
-        x = as_float(x)
+        x = as_floats(x)
         edges, masses, _ = self._parameters(x)
         k = jnp.clip(jnp.searchsorted(edges, x, side="right") - 1, 0, masses.size - 1)
-        return jnp.where((x >= edges[0]) & (x <= edges[-1]), masses[k] / (edges[k + 1] - edges[k]), 0)
+        return outside_is_zero(x, edges[0], edges[-1], masses[k] / (edges[k + 1] - edges[k]))

@@ -52,7 +52,8 @@ def invert_cdf(
 
 def _bracketed_newton(cdf: Function, density: Function, p: Array, low: Array, high: Array) -> Array:
     tiny = jnp.finfo(p.dtype).eps
-    limit = 4 * jnp.finfo(p.dtype).bits  # bisection alone needs fewer
+    # Bisection alone, down to the smallest number: only a density with a pole comes near it.
+    limit = jnp.finfo(p.dtype).bits - jnp.finfo(p.dtype).minexp
 
     def unfinished(carry: Any) -> Array:
         step, x, _, _, rounds = carry
@@ -84,38 +85,46 @@ def _monotone(p: Array, x: Array) -> Array:
     return jnp.zeros_like(flat).at[order].set(rising).reshape(x.shape)
 
 
-def as_float(x: object) -> Float[Array, "..."]:
+def within_support(p: Array, low: Array, high: Array, solve: Function) -> Array:
     """
-    Convert to a floating-point array, keeping a floating dtype.
+    Complete a quantile function: exact ends, rounding undone, NaN for what is no probability.
 
     Parameters
     ----------
-    x : array_like
-        Real numbers.
+    p : Array
+        Probabilities; NaN where one was refused inside ``jit``.
+    low, high : Array
+        Ends of the support; NaN if the parameters make no sense.
+    solve : callable
+        The quantile function for probabilities strictly between 0 and 1.
 
     Returns
     -------
     Array
-        The same numbers.
+        Quantiles, each within the support.
     """
-    array = jnp.asarray(x)
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+    inside = (p > 0) & (p < 1)
+    x = solve(jnp.where(inside, p, 0.5))
+    x = jnp.minimum(jnp.maximum(x, low), high)
+    return jnp.where(inside, x, jnp.where(p == 0, low, jnp.where(p == 1, high, jnp.nan)))
 
 
-def clip_to_support(x: Array, low: Array, high: Array) -> Array:
+def outside_is_zero(x: Array, low: Array, high: Array, density: Array) -> Array:
     """
-    Undo rounding past an end of the support.
+    Complete a density: zero outside the support, NaN at NaN.
 
     Parameters
     ----------
     x : Array
-        Computed quantiles.
+        Where it was evaluated.
     low, high : Array
-        The ends.
+        Ends of the support.
+    density : Array
+        Its values inside.
 
     Returns
     -------
     Array
-        Quantiles within the support; NaN stays NaN.
+        Its values anywhere.
     """
-    return jnp.minimum(jnp.maximum(x, low), high)
+    return jnp.where((x < low) | (x > high), 0, jnp.where(jnp.isnan(x), jnp.nan, density))

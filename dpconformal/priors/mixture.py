@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced
+from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.base import Prior
-from dpconformal.priors.inverse import as_float, clip_to_support, invert_cdf
+from dpconformal.priors.inverse import invert_cdf, within_support
 from dpconformal.pytree import register
 
 
@@ -41,6 +42,8 @@ class Mixture:
     weights: Any
 
     def __post_init__(self) -> None:
+        if isinstance(self.components, Prior):
+            raise ValueError(f"Mixture.components = {self.components!r}: pass a list of priors")
         components = tuple(self.components)
         for i, component in enumerate(components):
             if not isinstance(component, Prior) or isinstance(component, type):
@@ -58,6 +61,7 @@ class Mixture:
                 ~(np.isfinite(weights) & (weights > 0)),
                 "must be finite and above 0",
             )
+            weights = weights / weights.sum(axis=-1, keepdims=True)
         _check_no_gap(components)
         object.__setattr__(self, "components", components)
         object.__setattr__(self, "weights", weights)
@@ -72,21 +76,22 @@ class Mixture:
 
     def _sum(self, terms: list[Array]) -> Array:
         weights = jnp.asarray(self.weights, terms[0].dtype)
-        weights = weights / jnp.sum(weights)
+        valid = jnp.all(weights > 0)  # only traced ones get here unchecked
+        weights = jnp.where(valid, weights / jnp.sum(weights), jnp.nan)
         return functools.reduce(jnp.add, (weights[i] * term for i, term in enumerate(terms)))
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""
-        x = as_float(x)
+        x = as_floats(x)
         return self._sum([component.cdf(x) for component in self.components])
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        return _quantile(self, as_float(p))
+        return _quantile(self, as_levels(p, name="p"))
 
     def density(self, x: Numbers) -> Array:
         """Density at x."""
-        x = as_float(x)
+        x = as_floats(x)
         return self._sum([component.density(x) for component in self.components])
 
 
@@ -108,8 +113,12 @@ def _check_no_gap(components: tuple[Prior, ...]) -> None:
 @jax.jit
 def _quantile(prior: Mixture, p: Array) -> Array:
     low, high = (jnp.asarray(end, p.dtype) for end in prior.support)
-    # A mixture's quantile lies between the extremes of its components' quantiles.
-    inner = [component.quantile(p) for component in prior.components]
-    bracket = functools.reduce(jnp.minimum, inner), functools.reduce(jnp.maximum, inner)
-    x = clip_to_support(invert_cdf(prior.cdf, prior.density, p, *bracket), low, high)
-    return jnp.where(p <= 0, low, jnp.where(p >= 1, high, x))
+    nonsense = jnp.isnan(prior.cdf(low))
+
+    def solve(p: Array) -> Array:
+        # A mixture's quantile lies between the extremes of its components' quantiles.
+        inner = [component.quantile(p) for component in prior.components]
+        bracket = functools.reduce(jnp.minimum, inner), functools.reduce(jnp.maximum, inner)
+        return invert_cdf(prior.cdf, prior.density, p, *bracket)
+
+    return jnp.where(nonsense, jnp.nan, within_support(p, low, high, solve))

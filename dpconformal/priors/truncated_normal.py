@@ -10,8 +10,11 @@ from jax.scipy.special import erf, erfc
 from jaxtyping import Array
 
 from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number, ordered
-from dpconformal.priors.inverse import as_float, clip_to_support, invert_cdf
+from dpconformal.inputs import as_floats, as_levels
+from dpconformal.priors.inverse import invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
+
+_FAR = 10  # scales from loc to the support; further out the mass there underflows in float32
 
 
 @register()
@@ -48,9 +51,8 @@ class TruncatedNormal:
             return
         loc, scale, low, high = (np.asarray(v, float) for v in (self.loc, self.scale, self.low, self.high))
         distance = np.maximum(np.maximum(low - loc, loc - high), 0) / scale
-        # Further out the mass of the support underflows in float32.
         why = "lies more than 10 scales outside the support; move it closer or raise scale"
-        complain_at("TruncatedNormal.loc", np.broadcast_to(loc, distance.shape), distance > 10, why)
+        complain_at("TruncatedNormal.loc", np.broadcast_to(loc, distance.shape), distance > _FAR, why)
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -59,11 +61,13 @@ class TruncatedNormal:
 
     def _parameters(self, like: Array) -> tuple[Array, ...]:
         loc, scale, low, high = (jnp.asarray(v, like.dtype) for v in (self.loc, self.scale, self.low, self.high))
-        return loc, jnp.where(scale > 0, scale, jnp.nan), low, jnp.where(high > low, high, jnp.nan)
+        near = jnp.maximum(jnp.maximum(low - loc, loc - high), 0) <= _FAR * scale
+        valid = (scale > 0) & (high > low) & near  # only traced ones get here unchecked
+        return loc, scale, jnp.where(valid, low, jnp.nan), jnp.where(valid, high, jnp.nan)
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""
-        x = as_float(x)
+        x = as_floats(x)
         loc, scale, low, high = self._parameters(x)
         inside = jnp.clip(x, low, high)
         share = _mass(loc, scale, low, inside) / _mass(loc, scale, low, high)
@@ -73,14 +77,14 @@ class TruncatedNormal:
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        return _quantile(self, as_float(p))
+        return _quantile(self, as_levels(p, name="p"))
 
     def density(self, x: Numbers) -> Array:
         """Density at x."""
-        x = as_float(x)
+        x = as_floats(x)
         loc, scale, low, high = self._parameters(x)
         bell = jnp.exp(-0.5 * ((x - loc) / scale) ** 2) / (scale * math.sqrt(2 * math.pi))
-        return jnp.where((x >= low) & (x <= high), bell / _mass(loc, scale, low, high), 0)
+        return outside_is_zero(x, low, high, bell / _mass(loc, scale, low, high))
 
 
 def _mass(loc: Array, scale: Array, start: Array, end: Array) -> Array:
@@ -94,5 +98,4 @@ def _mass(loc: Array, scale: Array, start: Array, end: Array) -> Array:
 @jax.jit
 def _quantile(prior: TruncatedNormal, p: Array) -> Array:
     _, _, low, high = prior._parameters(p)
-    x = invert_cdf(prior.cdf, prior.density, p, low, high)
-    return jnp.where(p <= 0, low, jnp.where(p >= 1, high, clip_to_support(x, low, high)))
+    return within_support(p, low, high, lambda p: invert_cdf(prior.cdf, prior.density, p, low, high))

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpconformal.checks import Numbers, Scalar, number, ordered
-from dpconformal.priors.inverse import as_float, clip_to_support
+from dpconformal.inputs import as_floats, as_levels
+from dpconformal.priors.inverse import outside_is_zero, within_support
 from dpconformal.pytree import register
 
 
@@ -44,22 +45,23 @@ class Uniform:
 
     def _ends(self, like: Array) -> tuple[Float[Array, ""], Float[Array, ""]]:
         low, high = jnp.asarray(self.low, like.dtype), jnp.asarray(self.high, like.dtype)
-        return low, jnp.where(high > low, high, jnp.nan)  # only traced ends get here unchecked
+        valid = high > low  # only traced ends get here unchecked
+        return jnp.where(valid, low, jnp.nan), jnp.where(valid, high, jnp.nan)
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""
-        x = as_float(x)
+        x = as_floats(x)
         low, high = self._ends(x)
         return jnp.clip((x - low) / (high - low), 0, 1)
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
-        p = as_float(p)
+        p = as_levels(p, name="p")
         low, high = self._ends(p)
-        return jnp.where(p >= 1, high, clip_to_support(low + p * (high - low), low, high))
+        return within_support(p, low, high, lambda p: low + p * (high - low))
 
     def density(self, x: Numbers) -> Array:
         """Density at x."""
-        x = as_float(x)
+        x = as_floats(x)
         low, high = self._ends(x)
-        return jnp.where((x >= low) & (x <= high), 1 / (high - low), 0)
+        return outside_is_zero(x, low, high, 1 / (high - low))
