@@ -2,13 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dpconformal as dpc
 
-pytestmark = pytest.mark.core
 T = 20
 SCORES = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.5, 1.0]), min_size=T, max_size=T).map(np.array)
 LEVELS = st.lists(st.floats(0, 1), min_size=4, max_size=4).map(np.array)
