@@ -30,10 +30,10 @@ class Belief(NamedTuple):
     """
 
     prior: Prior
-    prior_weight: Float[Array, ""]  # () share of P0; NaN if the state was spoilt
-    atoms: Float[Array, " J"]  # (J,) ascending; those from `used` on are padding
-    cumulative: Float[Array, " J+1"]  # (J + 1,) mass of the first j atoms; cumulative[0] = 0
-    used: Int[Array, ""]  # () how many atoms there are
+    prior_weight: Float[Array, ""]  # ()
+    atoms: Float[Array, " J"]  # (J,)
+    cumulative: Float[Array, " J+1"]  # (J + 1,)
+    used: Int[Array, ""]  # ()
 
     def cdf(self, x: Numbers, side: str = "right") -> Float[Array, "..."]:
         """

@@ -25,12 +25,14 @@ class BinnedScores(NamedTuple):
 
     Attributes
     ----------
-    seen, weights : Array
-        See the comments in the source for their shapes.
+    seen : Array, shape ()
+        How many scores; -1 once a bad one was met inside ``jit``.
+    weights : Array, shape (bins,)
+        Whole counts, or with a discount Σ β^age of a bin's scores.
     """
 
-    seen: Int[Array, "*B"]  # () scores seen; -1 once a bad score was met inside jit
-    weights: Num[Array, "*B K"]  # (bins,) whole counts, or with a discount Σ β^age of a bin's scores
+    seen: Int[Array, "*B"]  # ()
+    weights: Num[Array, "*B K"]  # (bins,)
 
 
 @register(static=("bins",))

@@ -22,13 +22,17 @@ class SortedScores(NamedTuple):
 
     Attributes
     ----------
-    seen, values, arrivals : Array
-        See the comments in the source for their shapes.
+    seen : Array, shape ()
+        How many scores; -1 once a bad one, or a full buffer, was met inside ``jit``.
+    values : Array, shape (capacity,)
+        Ascending, ties in order of arrival; +inf beyond ``seen``.
+    arrivals : Array, shape (capacity,)
+        The round each value came in, counted from 1; 0 beyond ``seen``.
     """
 
-    seen: Int[Array, "*B"]  # () scores seen; -1 once a bad score or a full buffer was met inside jit
-    values: Float[Array, "*B C"]  # (capacity,) ascending, ties in order of arrival; +inf beyond `seen`
-    arrivals: Int[Array, "*B C"]  # (capacity,) the round each value came in, 1, 2, …; 0 beyond `seen`
+    seen: Int[Array, "*B"]  # ()
+    values: Float[Array, "*B C"]  # (capacity,)
+    arrivals: Int[Array, "*B C"]  # (capacity,)
 
 
 def empty(capacity: int, dtype: Any) -> SortedScores:

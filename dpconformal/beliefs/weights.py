@@ -18,13 +18,17 @@ class Weights(NamedTuple):
 
     Attributes
     ----------
-    prior, atom, discount : Array
-        See the comments in the source.
+    prior : Array, shape ()
+        Share of P0; NaN if the state was spoilt.
+    atom : Array, shape ()
+        Mass of a score that has just been seen.
+    discount : Array, shape (), or None
+        What that mass is multiplied with each round; None for nothing.
     """
 
-    prior: Float[Array, ""]  # () share of P0; NaN if the state was spoilt
-    atom: Float[Array, ""]  # () mass of a score that has just been seen
-    discount: Float[Array, ""] | None  # () what that mass is multiplied with each round; None: never
+    prior: Float[Array, ""]  # ()
+    atom: Float[Array, ""]  # ()
+    discount: Float[Array, ""] | None  # ()
 
 
 def weights_of(learner: Any, count: Array, dtype: Any) -> Weights:
@@ -177,11 +181,9 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
     if counts.size:
         schedules.check_weights(schedule_of(learner), int(counts.min()) + 1, int(counts.max()) + rounds)
     hint = f"in {np.dtype(dtype)}; rescale it, or enable 64-bit JAX (jax_enable_x64)"
-    # Concrete also where the caller is being traced; an overflow is what is looked for.
-    with jax.ensure_compile_time_eval(), np.errstate(over="ignore"):
-        middle = learner.prior.quantile(jnp.asarray(0.5, dtype))
-        weights = weights_of(learner, jnp.asarray(1, jnp.int32), dtype)
-    if is_traced(middle, weights):  # a user's own schedule or prior closes over a traced value
+    with np.errstate(over="ignore"):  # an overflow is what is looked for
+        middle, weights = _probe(learner, np.dtype(dtype))
+    if is_traced(middle, weights):  # the caller is being traced: NaN thresholds will tell
         return
     low, high = (np.asarray(end, dtype) for end in learner.support)
     if not low < high or np.isnan(middle):
@@ -189,3 +191,9 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
     if not (0 < float(weights.prior) <= 1 and np.isfinite(weights.atom)):
         what = f"schedule = {learner.schedule!r}, discount = {learner.discount!r}"
         raise ValueError(f"{type(learner).__name__} with {what}: its weights collapse {hint}")
+
+
+@jax.jit(static_argnames="dtype")
+def _probe(learner: Any, dtype: Any) -> tuple[Array, Weights]:
+    """Return the prior's median and the weights of the second round: NaN where something collapses."""
+    return learner.prior.quantile(jnp.asarray(0.5, dtype)), weights_of(learner, jnp.asarray(1, jnp.int32), dtype)

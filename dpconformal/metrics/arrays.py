@@ -15,11 +15,13 @@ class Arrays(NamedTuple):
 
     Attributes
     ----------
-    xp, thresholds, scores, levels : module and arrays
-        See the comments in the source.
+    xp : module
+        ``numpy``, or ``jax.numpy`` inside ``jit``.
+    thresholds, scores, levels : array
+        Of the same rank.
     """
 
-    xp: Any  # numpy or jax.numpy
+    xp: Any
     thresholds: Any  # (..., T, A)
     scores: Any  # (..., T, 1)
     levels: Any  # (... or 1, T or 1, A), of the thresholds' rank

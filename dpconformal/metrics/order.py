@@ -15,13 +15,17 @@ class Crossings(NamedTuple):
 
     Attributes
     ----------
-    rounds, pairs, by_level : ndarray of int
-        See the comments in the source.
+    rounds : ndarray of int, shape (...,)
+        Rounds with at least one crossing.
+    pairs : ndarray of int, shape (...,)
+        Crossing pairs of levels, summed over rounds.
+    by_level : ndarray of int, shape (..., A)
+        Rounds in which this level crosses another.
     """
 
-    rounds: Any  # (...,) rounds with at least one crossing
-    pairs: Any  # (...,) crossing pairs of levels, summed over rounds
-    by_level: Any  # (..., A) rounds in which this level crosses another
+    rounds: Any  # (...,)
+    pairs: Any  # (...,)
+    by_level: Any  # (..., A)
 
 
 def crossings(run: Replay) -> Crossings:
