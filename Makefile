@@ -18,6 +18,7 @@ help:
 	@echo "make pictures       draw the pictures of README and docs anew"
 
 # Versions under test are pinned for the interpreters that have a list; others resolve the lower bounds.
+comma := ,
 define install
 	$(BIN)/python -m pip install -qq --disable-pip-version-check \
 		$$(f=constraints/python$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt; \
@@ -32,7 +33,7 @@ $(VENV)/.ready: pyproject.toml $(wildcard constraints/*.txt)
 	@touch $@
 
 $(VENV)/.docs-ready: $(VENV)/.ready
-	@$(call install,test,docs)
+	@$(call install,test$(comma)docs)
 	@touch $@
 
 demo: $(VENV)/.ready
