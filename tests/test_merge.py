@@ -64,6 +64,8 @@ def test_bins_must_match():
     learner = dpc.Quantized(4)
     with pytest.raises(ValueError, match="state has 5 bins, and this Quantized has bins = 4"):
         learner.merge(learner.init(), dpc.Quantized(5).init())
+    with pytest.raises(ValueError, match="second has 5 bins and first 4"):
+        dpc.Quantized().merge(learner.init(), dpc.Quantized(5).init())
 
 
 UNIT = st.floats(0, 1)

@@ -294,7 +294,6 @@ def test_levels_read_as_written_in_float32():
     assert metrics.summary(run).level.values.tolist() == [0.1, 0.9, 0.95]
 
 
-@pytest.mark.filterwarnings("error")
 def test_empty_runs_have_empty_metrics():
     run = dpc.replay(dpc.Exact(), [], LEVELS)
     assert np.isnan(metrics.coverage(run)).all()

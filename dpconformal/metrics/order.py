@@ -58,16 +58,19 @@ def crossings(run: Replay) -> Crossings:
     # Few rounds have any crossing, and those show in the running maximum; only they need all pairs.
     suspect = (thresholds < np.maximum.accumulate(thresholds, axis=-1)).any(axis=-1)
     index = np.nonzero(suspect)
-    low, high = thresholds[index][:, :, None], thresholds[index][:, None, :]
-    less = levels[index][:, :, None] < levels[index][:, None, :]
-    pairs = (low > high) & less
-    count = np.zeros(suspect.shape, int)
-    count[index] = pairs.sum(axis=(1, 2))
-    involved = np.zeros((*suspect.shape, size), bool)
-    np.put_along_axis(touched := involved[index], order[index], pairs.any(axis=1) | pairs.any(axis=2), axis=-1)
-    involved[index] = touched
+    ranked, asked = thresholds[index], levels[index]
+    pairs, involved = np.zeros(len(ranked), int), np.zeros(ranked.shape, bool)
+    for i in range(size - 1):  # a level at a time: all pairs at once would not fit for many levels
+        crossed = (ranked[:, i, None] > ranked[:, i + 1 :]) & (asked[:, i, None] < asked[:, i + 1 :])
+        pairs += crossed.sum(axis=1)
+        involved[:, i] |= crossed.any(axis=1)
+        involved[:, i + 1 :] |= crossed
+    count, by_level = np.zeros(suspect.shape, int), np.zeros((*suspect.shape, size), bool)
+    count[index] = pairs
+    np.put_along_axis(in_place := np.zeros_like(involved), order[index], involved, axis=-1)
+    by_level[index] = in_place
     axis = len(batch)
-    return Crossings((count > 0).sum(axis=axis), count.sum(axis=axis), involved.sum(axis=axis))
+    return Crossings((count > 0).sum(axis=axis), count.sum(axis=axis), by_level.sum(axis=axis))
 
 
 def interval_width(run: Replay, lower: Scalar, upper: Scalar) -> Any:
