@@ -8,7 +8,7 @@ and comes with regret and coverage guarantees. Start with :func:`replay` and :cl
 from dpconformal import metrics, plots, priors, schedules
 from dpconformal.beliefs import ERM, Belief, Exact, Quantized, SplitConformal
 from dpconformal.learner import Learner
-from dpconformal.replay import Replay, replay
+from dpconformal.replay import Replay, Summary, replay
 
 __all__ = [
     "ERM",
@@ -18,6 +18,7 @@ __all__ = [
     "Quantized",
     "Replay",
     "SplitConformal",
+    "Summary",
     "metrics",
     "plots",
     "priors",

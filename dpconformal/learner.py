@@ -77,14 +77,14 @@ def fresh_state(learner: Any, rounds: int, dtype: Any) -> State:
     return learner.init(**{name: value for name, value in offered.items() if name in taken})
 
 
-def usable(score: Float[Array, ""], support: tuple[Scalar, Scalar]) -> Bool[Array, ""]:
+def usable(score: Float[Array, "*n"], support: tuple[Scalar, Scalar]) -> Bool[Array, "*n"]:
     """
     Whether a (possibly traced) score may enter a state.
 
     Parameters
     ----------
     score : Array
-        The score.
+        The score, or many.
     support : tuple
         The ends of the support.
 

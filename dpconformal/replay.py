@@ -1,17 +1,18 @@
-"""The one driver: predict, then observe, round by round."""
+"""Run a learner over recorded scores: predict, then observe, round by round."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Numbers
+from dpconformal.checks import Numbers, is_traced
 from dpconformal.inputs import as_levels, as_scores
 from dpconformal.learner import Learner, State, fresh_state, support_of
+from dpconformal.offline.driver import replay_offline
+from dpconformal.scan import drive, thresholds
+from dpconformal.totals import Totals
 
 
 class Replay(NamedTuple):
@@ -42,7 +43,60 @@ class Replay(NamedTuple):
     start: State = None
 
 
-def replay(learner: Learner, scores: Numbers, levels: Numbers, state: State = None) -> Replay:
+class Summary(NamedTuple):
+    """
+    What a replay with ``keep="summary"`` leaves behind: totals over its rounds, in memory for the levels only.
+
+    The totals of two runs, one carrying on from the other, add up to those of the run over both.
+
+    Attributes
+    ----------
+    rounds : int
+        T.
+    covered : array, shape (..., A)
+        Rounds in which the score did not exceed the threshold.
+    total_loss : array, shape (..., A)
+        Sum of the quantile losses; the regret is this minus the loss of a comparator.
+    total_threshold : array, shape (..., A)
+        Sum of the thresholds.
+    state : State
+        After the last score; pass it to the next :func:`replay` or to ``learner.observe``.
+    levels : Array, shape (A,) or (T, A)
+        The levels as they were used.
+    learner : Learner
+        Who made the thresholds.
+    start : State
+        The state before the first score; None for a fresh one.
+    """
+
+    rounds: int
+    covered: Any  # (..., A)
+    total_loss: Any  # (..., A)
+    total_threshold: Any  # (..., A)
+    state: State
+    levels: Float[Array, "..."]
+    learner: Any = None
+    start: State = None
+
+    @property
+    def coverage(self) -> Any:
+        """Share of rounds in which the score was covered."""
+        return self.covered / self.rounds
+
+    @property
+    def loss(self) -> Any:
+        """Mean quantile loss."""
+        return self.total_loss / self.rounds
+
+    @property
+    def mean_threshold(self) -> Any:
+        """Mean threshold: how large the confidence sets are."""
+        return self.total_threshold / self.rounds
+
+
+def replay(
+    learner: Learner, scores: Numbers, levels: Numbers, state: State = None, keep: str = "all", method: str = "auto"
+) -> Replay | Summary:
     """
     Run a learner over recorded scores: in each round predict thresholds, then observe the score.
 
@@ -57,11 +111,16 @@ def replay(learner: Learner, scores: Numbers, levels: Numbers, state: State = No
     state : State, optional
         Where to carry on, from an earlier run or from ``learner.observe``, with the same leading axes
         as the scores. The result is as if the run had never been interrupted.
+    keep : {"all", "summary"}
+        Every threshold; or totals only, in memory that does not grow with T × A.
+    method : {"auto", "scan"}
+        By default the fastest way that the learner offers; ``"scan"`` asks for the generic scan over the
+        learner's state, which every other way agrees with up to rounding.
 
     Returns
     -------
-    Replay
-        Thresholds of shape (..., T, A), and the state to carry on with.
+    Replay or Summary
+        Thresholds of shape (..., T, A), or their totals; and the state to carry on with.
 
     Raises
     ------
@@ -73,6 +132,10 @@ def replay(learner: Learner, scores: Numbers, levels: Numbers, state: State = No
     Works inside ``jit``, ``vmap`` and ``grad``, over scores and over any hyperparameter. Traced input
     cannot be checked: there, a bad score or hyperparameter gives NaN thresholds from its round on.
 
+    On a CPU :class:`dpconformal.Exact` and :class:`dpconformal.Quantized` replay in native loops, a long sequence or
+    a batch on every core that the process may use. On an accelerator, and for any other learner, a batch is one
+    vectorised scan.
+
     Examples
     --------
     >>> import dpconformal as dpc
@@ -81,21 +144,42 @@ def replay(learner: Learner, scores: Numbers, levels: Numbers, state: State = No
     Array([[0.5  , 0.9  ],
            [0.293, 0.859],
            [0.4  , 0.827]], dtype=float...)
+    >>> dpc.replay(dpc.Exact(), [0.2, 0.4, 0.6], levels=[0.5, 0.9], keep="summary").covered
+    array([1, 3])
     """
     if not isinstance(learner, Learner) or isinstance(learner, type):
         hint = "an instance, with brackets" if isinstance(learner, type) else "a learner such as dpconformal.Exact()"
         raise ValueError(f"learner = {learner!r}: pass {hint}")
     if any(leaf is learner for leaf in jax.tree.leaves(learner)):
         raise ValueError(f"learner = {learner!r}: not a pytree; register its class, see dpconformal.pytree.register")
+    for name, value, choices in (("keep", keep, ("all", "summary")), ("method", method, ("auto", "scan"))):
+        if value not in choices:
+            raise ValueError(f"{name} = {value!r}: pass one of {', '.join(map(repr, choices))}")
     scores = as_scores(scores, support_of(learner))
     if scores.ndim == 0:
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     scores, begin = starting_state(learner, scores, state)
     levels = _shaped_levels(levels, scores)
-    thresholds, end = drive(_thresholds, learner, begin, scores, levels)
+    offline = getattr(learner, "offline", None)
+    if method == "auto" and offline is not None and scores.size and jax.default_backend() == "cpu":
+        kept, end = replay_offline(offline, learner, begin, state is None, scores, levels, keep)
+    else:
+        begin = begin if state is not None else spread(begin, scores.shape[:-1])
+        kept, end = drive(thresholds, learner, begin, scores, levels, keep)
+    if keep == "summary":
+        return _summary(kept, scores.shape[-1], end, levels, learner, state)
     if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
-        levels = jnp.broadcast_to(levels, thresholds.shape)
-    return Replay(thresholds, end, scores, levels, learner, state)
+        levels = jnp.broadcast_to(levels, kept.shape)
+    return Replay(kept, end, scores, levels, learner, state)
+
+
+def _summary(totals: Totals, rounds: int, end: State, levels: Array, learner: Any, start: State) -> Summary:
+    sums = totals.loss, totals.threshold
+    if is_traced(totals):
+        loss, threshold = (total.high + total.low for total in sums)
+        return Summary(rounds, totals.covered, loss, threshold, end, levels, learner, start)
+    loss, threshold = (np.asarray(total.high, float) + np.asarray(total.low, float) for total in sums)
+    return Summary(rounds, np.asarray(totals.covered, np.int64), loss, threshold, end, levels, learner, start)
 
 
 def _shaped_levels(levels: Numbers, scores: Array) -> Array:
@@ -124,7 +208,8 @@ def starting_state(learner: Learner, scores: Array, state: State) -> tuple[Array
     Returns
     -------
     tuple
-        The scores and a state with their leading axes, in a common dtype that loses nothing.
+        The scores and a state, in a common dtype that loses nothing. The user's has the leading axes of the scores;
+        a fresh one has none, see :func:`spread`.
 
     Raises
     ------
@@ -133,8 +218,7 @@ def starting_state(learner: Learner, scores: Array, state: State) -> tuple[Array
     """
     batch, rounds = scores.shape[:-1], scores.shape[-1]
     if state is None:
-        fresh = fresh_state(learner, rounds, scores.dtype)
-        return scores, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
+        return scores, fresh_state(learner, rounds, scores.dtype)
     pattern = jax.eval_shape(lambda: fresh_state(learner, 1, scores.dtype))
     if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
         raise ValueError(
@@ -160,58 +244,20 @@ def starting_state(learner: Learner, scores: Array, state: State) -> tuple[Array
     return scores.astype(dtype), prepare(state, rounds) if prepare else state
 
 
-# What is read off a learner in a round: (learner, state, score, query) -> answer.
-Reader = Callable[[Any, State, Array, Array], Any]
-
-
-def _thresholds(learner: Any, state: State, score: Array, levels: Array) -> Array:
-    return learner.quantile(state, levels)
-
-
-def drive(read: Reader, learner: Learner, state: State, scores: Array, query: Array) -> tuple[Any, State]:
+def spread(state: State, batch: tuple[int, ...]) -> State:
     """
-    Read off a learner before each score, over one sequence or a batch of them.
+    Give every sequence of a batch its own copy of a state.
 
     Parameters
     ----------
-    read : callable
-        What to read in a round, from the state before the score.
-    learner : Learner
-        The learner.
     state : State
-        With the leading axes of the scores.
-    scores : Array, shape (..., T)
-        Checked scores.
-    query : Array, shape (Q,) or (T, Q)
-        Handed to ``read``: the same every round, or a row a round.
+        Of one sequence.
+    batch : tuple of int
+        Leading axes.
 
     Returns
     -------
-    tuple
-        Answers, with axes (..., T) in front, and the final state.
+    State
+        With those axes.
     """
-    batch = scores.shape[:-1]
-    if not batch:
-        return _scan(read, learner, state, scores, query)
-    count = int(np.prod(batch))
-    flat = jax.tree.map(lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, scores))
-    answers, end = _scan_batch(read, learner, *flat, query)
-    return jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (answers, end))
-
-
-@jax.jit(static_argnames="read")
-def _scan(read: Reader, learner: Any, state: State, scores: Array, query: Array) -> tuple[Any, State]:
-    per_round = query.ndim == 2
-
-    def one_round(state: State, given: Any) -> tuple[State, Any]:
-        score, row = given
-        answer = read(learner, state, score, row if per_round else query)  # predict: only the past is read
-        return learner.observe(state, score), answer  # then observe
-
-    end, answers = lax.scan(one_round, state, (scores, query if per_round else None))
-    return answers, end
-
-
-@jax.jit(static_argnames="read")
-def _scan_batch(read: Reader, learner: Any, state: State, scores: Array, query: Array) -> tuple[Any, State]:
-    return jax.vmap(lambda state, scores: _scan(read, learner, state, scores, query))(state, scores)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), state)

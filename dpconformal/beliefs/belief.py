@@ -7,6 +7,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.checks import Numbers
+from dpconformal.gaps import quantile_in_gap
 from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.base import Prior
 
@@ -80,12 +81,7 @@ class Belief(NamedTuple):
         last = self.atoms.shape[-1] - 1
         left = jnp.where(j > 0, self.atoms[jnp.maximum(j - 1, 0)], low)
         right = jnp.where(j < self.used, self.atoms[jnp.minimum(j, last)], high)
-        wanted = (levels - self.cumulative[j]) / self.prior_weight  # of the prior's own mass
-        between = self.prior.quantile(jnp.clip(wanted, 0, 1))
-        # Clipping to the neighbours undoes rounding only, and makes crossings impossible.
-        threshold = jnp.minimum(jnp.maximum(between, left), right)
-        # NaN in `between` tells of a spoilt state, a bad level or a bad prior.
-        return jnp.where((levels >= 1) & ~jnp.isnan(between), high, threshold)
+        return quantile_in_gap(self.prior, self.prior_weight, self.cumulative[j], left, right, levels)
 
     def _first_reaching(self, levels: Array) -> Int[Array, "..."]:
         """Index of the first atom at which the cdf reaches each level; ``used`` if none does."""

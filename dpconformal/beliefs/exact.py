@@ -8,12 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
+from dpconformal.beliefs.exact_replay import METHOD
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, SortedScores, check_sorted, empty, grow, merge, take_in
-from dpconformal.beliefs.weights import check_belief, check_rounds, weights_of
+from dpconformal.beliefs.weights import check_belief, check_rounds, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, whole
 from dpconformal.inputs import as_levels, check_not_batched
+from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
+from dpconformal.replay import Replay, Summary, replay
 
 
 @register(static=("capacity",))
@@ -64,6 +67,11 @@ class Exact:
         """Ends of the interval that holds every score."""
         return self.prior.support
 
+    @property
+    def offline(self) -> Method | None:
+        """How to replay without a scan; None if the schedule's function closes over a traced value."""
+        return None if closes_over_traced(self.schedule) else METHOD
+
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
         check_not_batched(self)
@@ -97,6 +105,12 @@ class Exact:
     def cdf(self, state: SortedScores, x: Numbers, side: str = "right") -> Float[Array, "..."]:
         """Probability that the next score is at most x; with ``side="left"`` below x."""
         return self.belief(state).cdf(x, side)
+
+    def replay(
+        self, scores: Numbers, levels: Numbers, state: SortedScores | None = None, keep: str = "all"
+    ) -> Replay | Summary:
+        """Run over recorded scores: :func:`dpconformal.replay`."""
+        return replay(self, scores, levels, state, keep)
 
     def merge(self, first: SortedScores, second: SortedScores) -> SortedScores:
         """Return the state that saw the scores of ``first``, then those of ``second``."""

@@ -2,37 +2,24 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.weights import check_belief, check_rounds, weights_of
+from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
+from dpconformal.beliefs.quantized_replay import METHOD
+from dpconformal.beliefs.weights import check_belief, check_rounds, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, is_traced, whole
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import advance, usable
+from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
-
-
-class BinnedScores(NamedTuple):
-    """
-    Scores seen so far, in bins of equal width.
-
-    Attributes
-    ----------
-    seen : Array, shape ()
-        How many scores; -1 once a bad one was met inside ``jit``.
-    weights : Array, shape (bins,)
-        Whole counts, or with a discount Σ β^age of a bin's scores.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    weights: Num[Array, "*B K"]  # (bins,)
+from dpconformal.replay import Replay, Summary, replay
 
 
 @register(static=("bins",))
@@ -81,6 +68,11 @@ class Quantized:
         """Ends of the interval that holds every score."""
         return self.prior.support
 
+    @property
+    def offline(self) -> Method | None:
+        """How to replay without a scan; None if the schedule's function closes over a traced value."""
+        return None if closes_over_traced(self.schedule) else METHOD
+
     def init(self, rounds: int | None = None, dtype: Any = None) -> BinnedScores:
         """Return the state before any score."""
         check_not_batched(self)
@@ -118,6 +110,12 @@ class Quantized:
         x = as_floats(x)
         return self.belief(state, x.dtype if self.discount is None else None).cdf(x, side)
 
+    def replay(
+        self, scores: Numbers, levels: Numbers, state: BinnedScores | None = None, keep: str = "all"
+    ) -> Replay | Summary:
+        """Run over recorded scores: :func:`dpconformal.replay`."""
+        return replay(self, scores, levels, state, keep)
+
     def merge(self, first: BinnedScores, second: BinnedScores) -> BinnedScores:
         """Return the state that saw the scores of ``first``, then those of ``second``."""
         self._check(first, second)
@@ -148,27 +146,12 @@ class Quantized:
         return jnp.result_type(float) if self.discount is None else state.weights.dtype
 
 
-def _bin_of(score: Array, low: Array, high: Array, bins: int) -> Array:
-    """Index of the bin that holds a score; correct to the last bit, also where division rounds."""
-    score, low, high = lax.stop_gradient((score, low, high))
-    width = high - low
-    # Behind the barrier XLA cannot replace the division by a product with the rounded 1/bins.
-    size = lax.optimization_barrier(jnp.asarray(bins, score.dtype))
-
-    def edge(k: Array) -> Array:
-        return low + (k * width) / size
-
-    k = jnp.floor((score - low) / width * size)
-    k = jnp.where(score < edge(k), k - 1, jnp.where(score >= edge(k + 1), k + 1, k))
-    return jnp.clip(k, 0, bins - 1).astype(jnp.int32)
-
-
 @jax.jit
 def _observe(learner: Quantized, state: BinnedScores, score: Array) -> BinnedScores:
     low, high = (jnp.asarray(end, score.dtype) for end in learner.support)
     fine = usable(score, learner.support)
     bins = state.weights.shape[-1]
-    here = jnp.arange(bins, dtype=jnp.int32) == _bin_of(jnp.where(fine, score, low), low, high, bins)
+    here = jnp.arange(bins, dtype=jnp.int32) == bin_of(jnp.where(fine, score, low), low, high, bins)
     old = state.weights
     if learner.discount is not None:
         old = old * jnp.asarray(learner.discount, old.dtype)
@@ -191,8 +174,7 @@ def _merge(learner: Quantized, first: BinnedScores, second: BinnedScores) -> Bin
 def _belief(learner: Quantized, state: BinnedScores, dtype: Any) -> Belief:
     bins = state.weights.shape[-1]
     weights = weights_of(learner, state.seen, dtype)
-    low, high = (jnp.asarray(end, dtype) for end in learner.support)
-    centres = low + ((jnp.arange(bins, dtype=dtype) + 0.5) * (high - low)) / bins
+    centres = centres_of(learner.support, bins, dtype)
     mass = weights.atom * jnp.cumsum(state.weights).astype(dtype)
     cumulative = jnp.concatenate([jnp.zeros(1, dtype), mass])
     return Belief(learner.prior, weights.prior, centres, cumulative, jnp.asarray(bins, jnp.int32))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from dpconformal import schedules
 from dpconformal.checks import complain_at, is_traced, number
@@ -67,6 +67,29 @@ def weights_of(learner: Any, count: Array, dtype: Any) -> Weights:
     return Weights(jnp.where(count < 0, jnp.nan, prior), atom, discount)
 
 
+def weights_by_round(learner: Any, counts: Int[Array, " T"], dtype: Any) -> Weights:
+    """
+    Compute the weights of many rounds.
+
+    Parameters
+    ----------
+    learner : Exact or Quantized
+        The belief.
+    counts : Array, shape (T,)
+        Scores seen before each round; negative where the state was spoilt.
+    dtype : dtype
+        To compute in.
+
+    Returns
+    -------
+    Weights
+        Of arrays, shape (T,); the discount is one number.
+    """
+    # Mapped, not broadcast: a user's own schedule may be written for one number.
+    by_round = jax.vmap(lambda count: weights_of(learner, count, dtype)._replace(discount=None))(counts)
+    return by_round._replace(discount=weights_of(learner, jnp.asarray(1, jnp.int32), dtype).discount)
+
+
 def schedule_of(learner: Any) -> schedules.Schedule:
     """
     Return the schedule in force: the one given, or the one that suits the discount.
@@ -84,6 +107,23 @@ def schedule_of(learner: Any) -> schedules.Schedule:
     if learner.schedule is not None:
         return learner.schedule
     return schedules.InverseSqrt() if learner.discount is None else schedules.discounted(learner.discount)
+
+
+def closes_over_traced(schedule: Any) -> bool:
+    """
+    Tell whether a user's function hides a value that is being traced, which no other thread could evaluate.
+
+    Parameters
+    ----------
+    schedule : Schedule or None
+        The belief's.
+
+    Returns
+    -------
+    bool
+        False for all but functions.
+    """
+    return isinstance(schedule, schedules.Custom) and is_traced(schedule.function(jnp.ones(())))
 
 
 def check_belief(owner: str, learner: Any) -> None:

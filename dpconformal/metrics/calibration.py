@@ -8,8 +8,9 @@ from jaxtyping import Array
 
 from dpconformal.checks import whole
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.metrics.loss import pinball
-from dpconformal.replay import Replay, drive, starting_state
+from dpconformal.pinball import pinball
+from dpconformal.replay import Replay, spread, starting_state
+from dpconformal.scan import drive
 
 
 def pit(run: Replay, key: Array | None = None) -> Any:
@@ -82,6 +83,7 @@ def _require_learner(run: Replay, method: str) -> None:
 
 def _read(run: Replay, reader: Any, query: Array) -> Any:
     scores, begin = starting_state(run.learner, jnp.asarray(run.scores), run.start)
+    begin = begin if run.start is not None else spread(begin, scores.shape[:-1])
     return drive(reader, run.learner, begin, scores, query.astype(scores.dtype))[0]
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number
 from dpconformal.metrics.arrays import arrays_of, per_round_levels
-from dpconformal.order_statistics import running_order_statistic
+from dpconformal.offline.order_statistics import running_order_statistic
+from dpconformal.pinball import pinball
 from dpconformal.replay import Replay
 
 
@@ -47,28 +48,6 @@ def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers =
 
 
 _NAMES = ("threshold", "score", "level")
-
-
-def pinball(xp: Any, threshold: Any, score: Any, level: Any) -> Any:
-    """
-    Compute the quantile loss in a given namespace.
-
-    Parameters
-    ----------
-    xp : module
-        ``numpy`` or ``jax.numpy``.
-    threshold, score, level : array
-        That broadcast against each other.
-
-    Returns
-    -------
-    array
-        The loss.
-    """
-    above = xp.maximum(threshold - score, 0)
-    below = xp.maximum(score - threshold, 0)
-    free = (level >= 1) | (above == 0)  # 0 · ∞ is 0 here
-    return xp.where(free, 0, (1 - level) * xp.where(free, 0, above)) + level * below
 
 
 def regret(run: Replay, *, running: bool = False) -> Any:

@@ -6,8 +6,9 @@ import numpy as np
 
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.coverage import coverage, coverage_error, longest_miss_run, mean_over_rounds
-from dpconformal.metrics.loss import pinball, regret
+from dpconformal.metrics.loss import regret
 from dpconformal.metrics.order import crossings
+from dpconformal.pinball import pinball
 from dpconformal.replay import Replay
 
 if TYPE_CHECKING:

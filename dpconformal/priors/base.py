@@ -14,6 +14,9 @@ class Prior(Protocol):
 
     ``quantile(cdf(x))`` gives x back as closely as the floating-point value ``cdf(x)`` determines it:
     where the density is p0, half a unit in the last place of the cdf is worth eps/(2 p0) in x.
+
+    A class attribute ``closed_form = True`` says that quantiles are cheap. Without it a replay asks for no more of
+    them than it must.
     """
 
     @property

@@ -1,6 +1,7 @@
 """The uniform prior: minimax optimal for regret, so a good default."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -32,6 +33,7 @@ class Uniform:
 
     low: Scalar = 0.0
     high: Scalar = 1.0
+    closed_form: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "low", number("Uniform.low", self.low))

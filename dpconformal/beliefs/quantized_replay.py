@@ -1,0 +1,143 @@
+"""Replays of the quantized belief: the scores' bins first, then one walk over the bins."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
+from dpconformal.beliefs.weights import weights_by_round
+from dpconformal.offline.arrivals import arrivals, block_and_fade, epoch_for
+from dpconformal.offline.bin_walk import bin_walk
+from dpconformal.offline.driver import Method, Stretch
+from dpconformal.offline.exact_tree import NO_PLACE, tree_walk
+from dpconformal.offline.rounds import follow, pieces, rounds_of
+
+LONGEST = 2**20  # rounds of a stretch: working memory does not grow with their number
+
+
+@jax.jit(static_argnames=("keep", "epoch"))
+def walk_bins(
+    learner: Any,
+    state: BinnedScores,
+    counts: Int[Array, " T"],
+    scores: Float[Array, " T"],
+    real: Bool[Array, " T"],
+    levels: Float[Array, "..."],
+    keep: str,
+    epoch: int | None,
+) -> Any:
+    """
+    Replay a stretch of rounds.
+
+    Parameters
+    ----------
+    learner : Quantized
+        The belief.
+    state : BinnedScores
+        Before the stretch.
+    counts : Array, shape (T,)
+        Scores seen before each round; negative where the state was spoilt.
+    scores, real : Array, shape (T,)
+        The scores; and False for padding.
+    levels : Array, shape (A,) or (T, A)
+        The levels.
+    keep : {"all", "summary"}
+        What to keep.
+    epoch : int, optional
+        See :func:`dpconformal.offline.arrivals.arrivals`.
+
+    Returns
+    -------
+    Array or Totals
+        What was to be kept.
+    """
+    dtype, size, bins = levels.dtype, state.weights.shape[-1], _bins(learner, state, scores)
+    weights = weights_by_round(learner, counts, dtype)
+    centres = centres_of(learner.support, size, dtype)
+    if levels.ndim == 1:
+        walker, none = bin_walk(learner.prior, state.weights, centres, levels), size
+    else:  # a level of its own each round has far to walk
+        walker, none = tree_walk(learner.prior, state.weights, centres, levels), NO_PLACE
+    rows = arrivals(bins, weights, none, epoch)
+    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(epoch, weights.discount))
+
+
+@jax.jit
+def after(
+    learner: Any, state: BinnedScores, scores: Float[Array, " T"], real: Bool[Array, " T"], count: Int[Array, ""]
+) -> BinnedScores:
+    """
+    Take in a stretch of scores at once.
+
+    Parameters
+    ----------
+    learner : Quantized
+        The belief.
+    state : BinnedScores
+        Before the stretch.
+    scores, real : Array, shape (T,)
+        The scores; and False for padding, which comes last.
+    count : Array, shape ()
+        Scores seen in all, after the stretch; negative if the state was spoilt.
+
+    Returns
+    -------
+    BinnedScores
+        After it.
+    """
+    old, bins = state.weights, _bins(learner, state, scores)
+    if learner.discount is None:
+        return BinnedScores(count, old.at[bins].add(real.astype(old.dtype)))
+    discount = jnp.asarray(learner.discount, old.dtype)
+    length = jnp.sum(real, dtype=jnp.int32)
+    age = jnp.maximum(length - 1 - jnp.arange(real.shape[0], dtype=jnp.int32), 0)
+    new = jnp.where(real, discount ** age.astype(old.dtype), 0)
+    return BinnedScores(count, (old * discount ** length.astype(old.dtype)).at[bins].add(new))
+
+
+def _bins(learner: Any, state: BinnedScores, scores: Any) -> Int[Array, "..."]:
+    low, high = (jnp.asarray(end, scores.dtype) for end in learner.support)
+    return bin_of(scores, low, high, state.weights.shape[-1])
+
+
+def _place(learner: Any, begin: BinnedScores, fresh: bool, scores: Any) -> tuple[()]:
+    """Return nothing: to find a score's bin again is cheaper than to remember it."""
+    del learner, begin, fresh, scores
+    return ()
+
+
+def _run(
+    learner: Any,
+    begin: BinnedScores,
+    placed: tuple[()],
+    counts: Array,
+    scores: Array,
+    levels: Array,
+    keep: str,
+    epoch: int | None,
+) -> Any:
+    return walk_bins(learner, begin, counts, scores, jnp.ones(scores.shape, bool), levels, keep, epoch)
+
+
+def _finish(learner: Any, begin: BinnedScores, placed: tuple[()], count: Array, scores: Array) -> BinnedScores:
+    return after(learner, begin, scores, jnp.ones(scores.shape, bool), count)
+
+
+def _stretches(
+    learner: Any, begin: BinnedScores, placed: tuple[()], scores: np.ndarray, levels: Array, keep: str
+) -> Iterator[Stretch]:
+    """Cut the rounds into stretches; the state between them needs the bins of the scores only."""
+    state, seen = begin, int(begin.seen)
+    for rounds, padding in pieces(scores.size, levels.shape[-1], LONGEST):
+        counts, own, real, asked = rounds_of(rounds, padding, seen, scores, levels)
+        run = partial(walk_bins, learner, state, counts, own, real, asked, keep, epoch_for(learner, scores.dtype))
+        state = after(learner, state, own, real, np.int32(seen + rounds.stop))
+        yield Stretch(rounds, run, state if rounds.stop == scores.size else None)
+
+
+METHOD = Method(epoch_for, _place, _place, _run, _finish, _stretches)

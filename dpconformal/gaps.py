@@ -1,0 +1,124 @@
+"""The quantile of a prior mixed with atoms, once it is known between which two atoms it lies."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+CHUNK = 256  # quantiles without a closed form that are solved for at a time
+
+
+def quantile_in_gap(
+    prior: Any,
+    prior_weight: Float[Array, "..."],
+    mass: Float[Array, "..."],
+    left: Float[Array, "..."],
+    right: Float[Array, "..."],
+    levels: Float[Array, "..."],
+) -> Float[Array, "..."]:
+    """
+    Find the point between two neighbouring atoms where the cdf reaches each level.
+
+    Between them only the prior's share grows, so the point is a quantile of the prior; where that lies beyond
+    the right neighbour, the level is reached by that atom's jump.
+
+    Parameters
+    ----------
+    prior : Prior
+        P0.
+    prior_weight : Array
+        Its share; NaN if the state was spoilt.
+    mass : Array
+        Total mass of the atoms up to the left neighbour.
+    left, right : Array
+        The neighbours; the ends of the support where there is none.
+    levels : Array
+        Levels, NaN where one was refused inside ``jit``. All of these broadcast against each other.
+
+    Returns
+    -------
+    Array
+        Thresholds.
+    """
+    wanted = (levels - mass) / prior_weight  # of the prior's own mass
+    between = prior.quantile(jnp.clip(wanted, 0, 1))
+    # Clipping to the neighbours undoes rounding only, and makes crossings impossible.
+    threshold = jnp.minimum(jnp.maximum(between, left), right)
+    high = jnp.asarray(prior.support[1], levels.dtype)
+    # NaN in `between` tells of a spoilt state, a bad level or a bad prior.
+    return jnp.where((levels >= 1) & ~jnp.isnan(between), high, threshold)
+
+
+def quantiles_in_gaps(
+    prior: Any,
+    prior_weight: Float[Array, "T 1"],
+    mass: Float[Array, "T A"],
+    left: Float[Array, "T A"],
+    right: Float[Array, "T A"],
+    reached: Float[Array, "T A"],
+    levels: Float[Array, "#T A"],
+) -> Float[Array, "T A"]:
+    """
+    Find many such points: :func:`quantile_in_gap`, without inverting the prior's cdf where an atom is the answer.
+
+    After t rounds all but a share λ_t of the answers are atoms. A prior whose quantile has no closed form is
+    inverted for the others only, a chunk at a time.
+
+    Parameters
+    ----------
+    prior : Prior
+        P0. Its attribute ``closed_form`` tells whether its quantiles are cheap.
+    prior_weight, mass, left, right, levels : Array
+        As for one gap.
+    reached : Array
+        The cdf just below the right neighbour.
+
+    Returns
+    -------
+    Array, shape (T, A)
+        Thresholds; for levels a ≤ b of a round they are ordered, to the last bit.
+    """
+    if getattr(prior, "closed_form", False):
+        return quantile_in_gap(prior, prior_weight, mass, left, right, levels)
+    shape = mass.shape
+    levels, weight = jnp.broadcast_to(levels, shape), jnp.broadcast_to(prior_weight, shape)
+    high = jnp.asarray(prior.support[1], levels.dtype)
+    columns = [column.ravel() for column in (weight, mass, left, right, levels)]
+    inside = ~(reached < levels).ravel()  # also where something is NaN
+    # An index past the end is where the padding of the last chunk goes: dropped on purpose.
+    size = mass.size
+    here = jnp.nonzero(inside, size=size + CHUNK, fill_value=size)[0].astype(jnp.int32)
+    answers = jnp.where(levels >= 1, high, right).ravel()
+
+    def solve(chunk: Array, answers: Array) -> Array:
+        some = lax.dynamic_slice(here, (chunk * CHUNK,), (CHUNK,))
+        given = (column.at[some].get(mode="clip") for column in columns)
+        return answers.at[some].set(quantile_in_gap(prior, *given), mode="drop")
+
+    chunks = (jnp.sum(inside, dtype=jnp.int32) + CHUNK - 1) // CHUNK
+    answers = lax.fori_loop(jnp.zeros_like(chunks), chunks, solve, answers).reshape(shape)
+    return in_order(answers, levels)
+
+
+def in_order(thresholds: Float[Array, "T A"], levels: Float[Array, "#T A"]) -> Float[Array, "T A"]:
+    """
+    Undo the rounding that makes thresholds of nearly equal levels cross in their last bits.
+
+    Parameters
+    ----------
+    thresholds : Array, shape (T, A)
+        Ordered like the levels, up to rounding.
+    levels : Array, shape (T, A) or (1, A)
+        The levels.
+
+    Returns
+    -------
+    Array, shape (T, A)
+        Ordered like the levels.
+    """
+    order = jnp.argsort(levels, axis=-1)
+    back = jnp.argsort(order, axis=-1)
+    order, back = (jnp.broadcast_to(index, thresholds.shape) for index in (order, back))
+    rising = lax.cummax(jnp.take_along_axis(thresholds, order, axis=-1), axis=1)
+    return jnp.take_along_axis(rising, back, axis=-1)

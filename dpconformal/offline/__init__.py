@@ -1,0 +1,1 @@
+"""Replays of recorded scores in native loops: pointers that walk, in the place of a scan over a growing state."""

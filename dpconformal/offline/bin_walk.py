@@ -1,0 +1,91 @@
+"""Quantized beliefs: one pointer per level walks the bins, O(1) a round however many there are."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Num
+
+from dpconformal.gaps import in_order, quantiles_in_gaps
+from dpconformal.offline.arrivals import shrunk_in_place
+from dpconformal.offline.loops import put, take
+from dpconformal.offline.rounds import Walk
+
+
+def bin_walk(
+    prior: Any,
+    masses: Num[Array, " K"],
+    centres: Float[Array, " K"],
+    levels: Float[Array, "..."],
+) -> Walk:
+    """
+    Let pointers walk the bins as scores arrive.
+
+    A pointer is (bin, mass of the bins below it) at the first bin at whose centre the cdf reaches the level.
+
+    Parameters
+    ----------
+    prior : Prior
+        P0.
+    masses : Array, shape (K,)
+        Of the bins before the first round: counts, or discounted sums.
+    centres : Array, shape (K,)
+        Of the bins.
+    levels : Array, shape (A,) or (T, A)
+        The levels.
+
+    Returns
+    -------
+    Walk
+        Over rows :class:`dpconformal.offline.arrivals.Arrivals`: bins are places, and K stands for no score.
+    """
+    dtype, count = centres.dtype, levels.shape[-1]
+    low, high = (jnp.asarray(end, dtype) for end in prior.support)
+    # Entry k + 1 is bin k: below the first a level is never reached, above the last always.
+    share = jnp.concatenate([jnp.full(1, -jnp.inf, dtype), prior.cdf(centres), jnp.full(1, jnp.inf, dtype)])
+    values = jnp.concatenate([low[None], centres, high[None]])
+    forgets = jnp.issubdtype(masses.dtype, jnp.floating)
+
+    def arrive(masses: Array, row: Any, first: Array) -> Array:
+        if row.shrink is not None:
+            masses = shrunk_in_place(masses, row.shrink, first)
+        new = jnp.where(first, row.mass, jnp.zeros_like(row.mass))
+        return put(masses, row.place + 1, take(masses, row.place + 1) + new)
+
+    def locate(masses: Array, row: Any, level: Array, pointer: Num[Array, "2"]) -> Num[Array, "2"]:
+        place, below = pointer[0].astype(jnp.int32), pointer[1]
+        below = below if row.shrink is None else below * row.shrink
+        below = jnp.where(row.place + 1 < place, below + row.mass, below)
+
+        def cdf(place: Array, mass: Array) -> Array:
+            return row.prior_weight * take(share, place) + row.atom * mass.astype(dtype)
+
+        def back(walking: Any) -> Any:
+            place, below = walking
+            return place - 1, below - take(masses, place - 1)
+
+        def ahead(walking: Any) -> Any:
+            place, below = walking
+            return place + 1, below + take(masses, place)
+
+        walking = lax.while_loop(lambda w: cdf(w[0] - 1, w[1]) >= level, back, (place, below))
+        # NaN ends a walk, too.
+        place, below = lax.while_loop(lambda w: cdf(w[0], w[1] + take(masses, w[0])) < level, ahead, walking)
+        return jnp.stack([place.astype(below.dtype), below])
+
+    def read(found: Any, rows: Any, levels: Array) -> Array:
+        place, below = found[..., 0].astype(jnp.int32), found[..., 1]
+        prior_weight, atom = rows.prior_weight[:, None], rows.atom[:, None]
+        mass = atom * below.astype(dtype)
+        reached = prior_weight * share[place] + mass
+        answers = quantiles_in_gaps(prior, prior_weight, mass, values[place - 1], values[place], reached, levels)
+        # Discounted sums of two pointers at one bin may differ in their last bits, by the ways they came.
+        return in_order(answers, levels) if forgets else answers
+
+    store = jnp.pad(masses, 1)
+    pointers = jnp.broadcast_to(jnp.array([1, 0], masses.dtype), (count, 2))
+
+    def shrink(masses: Array, pointers: Array, by: Array) -> Any:
+        return masses * by, pointers.at[:, 1].multiply(by)
+
+    return Walk(arrive, locate, shrink, store, pointers, read)

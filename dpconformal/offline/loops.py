@@ -1,0 +1,109 @@
+"""
+One loop over rounds and levels that XLA compiles into a single native kernel.
+
+Two facts about XLA on a CPU shape this file. A buffer that is read and then written in a loop body is copied whole, so
+every write here comes first: what a step decides is carried as *pending* and written by the next step. And a loop
+becomes native code only if its body touches few bytes (about a kilobyte, by XLA's own reckoning), so a step handles one
+level of one round, and the numbers that make up a pointer travel as one short row.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, Num
+
+Arrive = Callable[[Any, Any, Array], Any]
+Locate = Callable[[Any, Any, Array, Array], Array]
+
+
+def take(buffer: Array, index: Int[Array, ""]) -> Array:
+    """
+    Read one entry of a buffer.
+
+    Parameters
+    ----------
+    buffer : Array, shape (N, ...)
+        The buffer.
+    index : Array, shape ()
+        Known to lie within it: XLA would clamp it.
+
+    Returns
+    -------
+    Array, shape (...)
+        The entry.
+    """
+    start = (index, *(jnp.zeros_like(index),) * (buffer.ndim - 1))
+    return lax.dynamic_slice(buffer, start, (1, *buffer.shape[1:]), allow_negative_indices=False)[0]
+
+
+def put(buffer: Array, index: Int[Array, ""], entry: Array) -> Array:
+    """
+    Write one entry of a buffer.
+
+    Parameters
+    ----------
+    buffer : Array, shape (N, ...)
+        The buffer.
+    index : Array, shape ()
+        Known to lie within it.
+    entry : Array, shape (...)
+        What to write.
+
+    Returns
+    -------
+    Array, shape (N, ...)
+        The buffer with the entry in it; in place where the old buffer is not read again.
+    """
+    start = (index, *(jnp.zeros_like(index),) * (buffer.ndim - 1))
+    return lax.dynamic_update_slice(buffer, entry[None], start, allow_negative_indices=False)
+
+
+def walk(
+    arrive: Arrive, locate: Locate, store: Any, pointers: Num[Array, "A P"], rows: Any, levels: Float[Array, "..."]
+) -> tuple[Any, Num[Array, "A P"], Num[Array, "T A P"]]:
+    """
+    Let one pointer per level follow a store of scores through the rounds.
+
+    Parameters
+    ----------
+    arrive : callable
+        ``(store, row, first) -> store``: take in the score that arrived since the last round. It is called for every
+        level; ``first`` tells the first of them.
+    locate : callable
+        ``(store, row, level, pointer) -> pointer``: walk to where the level is reached now.
+    store : pytree of arrays
+        The evidence.
+    pointers : Array, shape (A, P)
+        Where each level's pointer stands before the first round.
+    rows : pytree of arrays, shape (T,)
+        What each round brings.
+    levels : Array, shape (A,) or (T, A)
+        The levels.
+
+    Returns
+    -------
+    tuple
+        The store and the pointers after the last round, and the pointers of every round.
+    """
+    rounds, count = jax.tree.leaves(rows)[0].shape[0], levels.shape[-1]
+    per_round = levels.ndim == 2
+    levels = levels.reshape(-1)
+    count_, start, stop = (jnp.asarray(n, jnp.int32) for n in (count, count, (rounds + 1) * count))
+
+    def step(entry: Array, carry: Any) -> Any:
+        store, record, pending = carry
+        record = put(record, entry - 1, pending)
+        t, a = lax.div(entry, count_) - 1, lax.rem(entry, count_)
+        row = jax.tree.map(lambda column: take(column, t), rows)
+        store = arrive(store, row, a == 0)
+        level = take(levels, entry - count_ if per_round else a)
+        return store, record, locate(store, row, level, take(record, entry - count_))
+
+    # The record tells where each pointer stood a round ago: entry (t + 1) · A + a is round t, level a.
+    record = jnp.concatenate([pointers, jnp.zeros((rounds * count, pointers.shape[1]), pointers.dtype)])
+    store, record, pending = lax.fori_loop(start, stop, step, (store, record, pointers[-1]))
+    record = put(record, stop - 1, pending)
+    return store, record[-count:], record[count:].reshape(rounds, count, pointers.shape[1])

@@ -1,0 +1,202 @@
+"""From pointers to thresholds, a block of rounds at a time, so that working memory stays small."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Num
+
+from dpconformal.offline.loops import Arrive, Locate, walk
+from dpconformal.offline.workers import cores
+from dpconformal.totals import Totals, add_rounds, no_rounds
+
+BLOCK = 1024  # rounds: pointers and thresholds of a block stay in a core's own cache
+
+
+class Walk(NamedTuple):
+    """
+    How pointers follow a store of scores; see :func:`dpconformal.offline.loops.walk`.
+
+    Attributes
+    ----------
+    arrive, locate : callable
+        A round's news, and a level's way to its new place.
+    shrink : callable
+        ``(store, pointers, by) -> (store, pointers)``: multiply every mass.
+    store : pytree
+        The evidence before the first round.
+    pointers : Array, shape (A, P)
+        Where the levels' pointers start.
+    read : callable
+        ``(pointers (T, A, P), rows (T,), levels (T or 1, A)) -> thresholds (T, A)``.
+    """
+
+    arrive: Arrive
+    locate: Locate
+    shrink: Callable[[Any, Array, Array], Any]
+    store: Any
+    pointers: Num[Array, "A P"]
+    read: Callable[[Array, Any, Array], Array]
+
+
+def follow(
+    walker: Walk,
+    rows: Any,
+    levels: Float[Array, "..."],
+    scores: Float[Array, " T"],
+    real: Bool[Array, " T"],
+    keep: str,
+    block: int = BLOCK,
+    fade: Float[Array, ""] | None = None,
+) -> Float[Array, "T A"] | Totals:
+    """
+    Walk through rounds and turn what the pointers found into thresholds, or into their totals.
+
+    Parameters
+    ----------
+    walker : Walk
+        The method.
+    rows : pytree of arrays, shape (T, ...)
+        What each round brings.
+    levels : Array, shape (A,) or (T, A)
+        The levels.
+    scores : Array, shape (T,)
+        For the totals.
+    real : Array, shape (T,)
+        False for rounds that are padding: they are walked, and not counted.
+    keep : {"all", "summary"}
+        Thresholds of every round, or totals only.
+    block : int
+        Rounds that are walked at a time.
+    fade : Array, shape (), optional
+        What masses are multiplied with from one block to the next.
+
+    Returns
+    -------
+    Array or Totals
+        What was to be kept.
+    """
+    rounds, count = scores.shape[0], levels.shape[-1]
+    block = min(block, rounds)
+    blocks = -(-rounds // block)
+    per_round = levels.ndim == 2
+
+    def in_blocks(column: Array) -> Array:
+        padding = [(0, blocks * block - rounds)] + [(0, 0)] * (column.ndim - 1)
+        return jnp.pad(column, padding).reshape(blocks, block, *column.shape[1:])
+
+    def one_block(carry: Any, given: Any) -> Any:
+        store, pointers, totals = carry
+        rows, scores, real, own_levels, first = given
+        asked = own_levels if per_round else levels
+        if fade is not None:
+            store, pointers = walker.shrink(store, pointers, jnp.where(first, 1, fade))
+        store, pointers, found = walk(walker.arrive, walker.locate, store, pointers, rows, asked)
+        thresholds = walker.read(found, rows, asked if per_round else asked[None])
+        if keep == "all":
+            return (store, pointers, totals), thresholds
+        return (store, pointers, add_rounds(totals, thresholds, scores, jnp.atleast_2d(asked), real)), None
+
+    given = jax.tree.map(in_blocks, (rows, scores, real, levels if per_round else None))
+    given = *given, jnp.arange(blocks) == 0
+    start = (walker.store, walker.pointers, no_rounds(count, scores.dtype))
+    (_, _, totals), thresholds = lax.scan(one_block, start, given)
+    return totals if keep == "summary" else thresholds.reshape(blocks * block, count)[:rounds]
+
+
+class Piece(NamedTuple):
+    """
+    A stretch of rounds.
+
+    Attributes
+    ----------
+    rounds : slice
+        Which.
+    padding : int
+        Rounds to add, so that all stretches have one length and share one compiled program.
+    """
+
+    rounds: slice
+    padding: int
+
+
+def pieces(rounds: int, count: int, longest: int | None = None) -> list[Piece]:
+    """
+    Cut rounds into stretches of one length, whole blocks, one stretch per core.
+
+    Parameters
+    ----------
+    rounds : int
+        Rounds.
+    count : int
+        Levels. Where there is little to do, one core does it.
+    longest : int, optional
+        Limit on the rounds of a stretch.
+
+    Returns
+    -------
+    list of Piece
+        In order of time.
+    """
+    wanted = cores() if rounds * count >= 16 * BLOCK else 1
+    length = -(-rounds // wanted)
+    length = length if length <= BLOCK else -(-length // BLOCK) * BLOCK
+    length = min(length, longest or length)
+    starts = range(0, rounds, length)
+    return [Piece(slice(at, min(at + length, rounds)), max(at + length - rounds, 0)) for at in starts]
+
+
+def padded(column: np.ndarray, padding: int, filler: Any = 0) -> np.ndarray:
+    """
+    Lengthen a column on the host.
+
+    Parameters
+    ----------
+    column : ndarray, shape (T, ...)
+        The column.
+    padding : int
+        Rows to add.
+    filler : number
+        What to fill them with.
+
+    Returns
+    -------
+    ndarray, shape (T + padding, ...)
+        The column itself where there is nothing to add.
+    """
+    if not padding:
+        return column
+    return np.concatenate([column, np.full((padding, *column.shape[1:]), filler, column.dtype)])
+
+
+def rounds_of(
+    rounds: slice, padding: int, seen: int, scores: np.ndarray, levels: Array
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Array | np.ndarray]:
+    """
+    Cut what a stretch needs out of a sequence, on the host.
+
+    Parameters
+    ----------
+    rounds : slice
+        The stretch.
+    padding : int
+        Rounds to add to it.
+    seen : int
+        Scores seen before the sequence.
+    scores : ndarray, shape (T,)
+        Of the sequence.
+    levels : Array, shape (A,) or (T, A)
+        Of the sequence.
+
+    Returns
+    -------
+    tuple
+        Scores seen before each round, the scores, whether a round is real, and the levels.
+    """
+    length = rounds.stop - rounds.start + padding
+    counts = np.arange(seen + rounds.start, seen + rounds.start + length, dtype=np.int32)
+    asked = levels if levels.ndim == 1 else padded(np.asarray(levels)[rounds], padding)
+    return counts, padded(scores[rounds], padding), np.arange(length) < length - padding, asked

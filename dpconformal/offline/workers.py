@@ -1,0 +1,118 @@
+"""All cores at work: XLA runs one sequential loop per call, so several calls run in threads."""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+ALIGNMENT = 64  # bytes: what XLA asks of memory that it is to use as it is
+BYTES = 2**26  # results of a block of sequences, at most
+
+
+def cores() -> int:
+    """
+    Count the cores this process may use.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_threads(tasks: Iterable[Callable[[], Any]]) -> list[Any]:
+    """
+    Run tasks side by side, one per core at a time.
+
+    Parameters
+    ----------
+    tasks : iterable of callables
+        Each waits for its own results: while XLA works, Python's lock is free.
+
+    Returns
+    -------
+    list
+        Their results, in order. The first error is raised.
+    """
+    wide = bool(jax.config.read("jax_enable_x64"))  # may hold for this thread only
+
+    def run(task: Callable[[], Any]) -> Any:
+        with jax.enable_x64(wide):
+            return task()
+
+    with ThreadPoolExecutor(cores()) as pool:
+        return [future.result() for future in [pool.submit(run, task) for task in tasks]]
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """
+    Allocate an array that JAX can take over without a copy.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Its shape.
+    dtype : dtype
+        Its type.
+
+    Returns
+    -------
+    ndarray
+        Not initialised; it begins at a multiple of :data:`ALIGNMENT` bytes.
+    """
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def blocks_of_sequences(count: int, bytes_each: int) -> list[slice]:
+    """
+    Divide a batch into blocks of one size, enough of them for every core, small enough for memory.
+
+    Parameters
+    ----------
+    count : int
+        Sequences.
+    bytes_each : int
+        Memory that one of them takes.
+
+    Returns
+    -------
+    list of slice
+        The last one may reach beyond the end.
+    """
+    parts = max(min(cores(), count), -(-count * bytes_each // BYTES))
+    size = max(-(-count // parts), 1)
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def part(tree: Any, block: slice) -> Any:
+    """
+    Take a block of sequences out of a batch on the host.
+
+    Parameters
+    ----------
+    tree : pytree of arrays, shape (B, ...)
+        The batch.
+    block : slice
+        Which; where it reaches beyond the end, the last sequence is repeated, so that all blocks have one shape.
+
+    Returns
+    -------
+    pytree of ndarray
+        The block.
+    """
+
+    def cut(leaf: Any) -> np.ndarray:
+        piece = np.asarray(leaf)[block]
+        missing = block.stop - block.start - piece.shape[0]
+        return np.concatenate([piece, np.repeat(piece[-1:], missing, axis=0)]) if missing else piece
+
+    return jax.tree.map(cut, tree)

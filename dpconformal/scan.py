@@ -1,0 +1,99 @@
+"""The generic driver: one scan for any learner, the oracle of every faster way."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from dpconformal.learner import Learner, State
+from dpconformal.totals import add_rounds, no_rounds
+
+# What is read off a learner in a round: (learner, state, score, query) -> answer.
+Reader = Callable[[Any, State, Array, Array], Any]
+
+
+def thresholds(learner: Any, state: State, score: Array, levels: Array) -> Array:
+    """
+    Read off the thresholds of a round.
+
+    Parameters
+    ----------
+    learner : Learner
+        The learner.
+    state : State
+        Before the round's score.
+    score : Array, shape ()
+        Not looked at.
+    levels : Array, shape (A,)
+        The levels.
+
+    Returns
+    -------
+    Array, shape (A,)
+        Thresholds.
+    """
+    del score
+    return learner.quantile(state, levels)
+
+
+def drive(
+    read: Reader, learner: Learner, state: State, scores: Array, query: Array, keep: str = "all"
+) -> tuple[Any, State]:
+    """
+    Read off a learner before each score, over one sequence or a batch of them.
+
+    Parameters
+    ----------
+    read : callable
+        What to read in a round, from the state before the score.
+    learner : Learner
+        The learner.
+    state : State
+        With the leading axes of the scores.
+    scores : Array, shape (..., T)
+        Checked scores.
+    query : Array, shape (Q,) or (T, Q)
+        Handed to ``read``: the same every round, or a row a round.
+    keep : {"all", "summary"}
+        Every answer, or the :class:`dpconformal.totals.Totals` of answers that are thresholds.
+
+    Returns
+    -------
+    tuple
+        Answers, with axes (..., T) in front, or totals, with axes (...); and the final state.
+    """
+    batch = scores.shape[:-1]
+    if not batch:
+        return _scan(read, keep, learner, state, scores, query)
+    count = int(np.prod(batch))
+    flat = jax.tree.map(lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, scores))
+    answers, end = _scan_batch(read, keep, learner, *flat, query)
+    return jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (answers, end))
+
+
+@jax.jit(static_argnames=("read", "keep"))
+def _scan(read: Reader, keep: str, learner: Any, state: State, scores: Array, query: Array) -> tuple[Any, State]:
+    per_round = query.ndim == 2
+    real = jnp.ones(1, bool)
+
+    def one_round(carry: Any, given: Any) -> tuple[Any, Any]:
+        state, totals = carry
+        score, row = given
+        asked = row if per_round else query
+        answer = read(learner, state, score, asked)  # predict: only the past is read
+        if keep == "summary":
+            totals, answer = add_rounds(totals, answer[None], score[None], asked[None], real), None
+        return (learner.observe(state, score), totals), answer  # then observe
+
+    totals = no_rounds(query.shape[-1], scores.dtype) if keep == "summary" else None
+    (end, totals), answers = lax.scan(one_round, (state, totals), (scores, query if per_round else None))
+    return (totals if keep == "summary" else answers), end
+
+
+@jax.jit(static_argnames=("read", "keep"))
+def _scan_batch(read: Reader, keep: str, learner: Any, state: State, scores: Array, query: Array) -> tuple[Any, State]:
+    return jax.vmap(lambda state, scores: _scan(read, keep, learner, state, scores, query))(state, scores)
