@@ -4,9 +4,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-CHUNK = 256  # quantiles without a closed form that are solved for at a time
+PIECE = 1024  # values whose cdf is evaluated at a time
+CHUNK = 32  # quantiles without a closed form that are solved for at a time
 
 
 def quantile_in_gap(
@@ -50,6 +51,32 @@ def quantile_in_gap(
     return jnp.where((levels >= 1) & ~jnp.isnan(between), high, threshold)
 
 
+def cdf_of_many(prior: Any, values: Float[Array, " N"]) -> Float[Array, " N"]:
+    """
+    Evaluate a prior's cdf at many values.
+
+    A cdf that is iterated until every element has converged goes over all of them again and again: in pieces that
+    stay in the cache that is many times as fast.
+
+    Parameters
+    ----------
+    prior : Prior
+        P0.
+    values : Array, shape (N,)
+        Where.
+
+    Returns
+    -------
+    Array, shape (N,)
+        Probabilities.
+    """
+    size = values.shape[0]
+    if getattr(prior, "closed_form", False) or size <= PIECE:
+        return prior.cdf(values)
+    pieces = jnp.pad(values, (0, -size % PIECE), mode="edge").reshape(-1, PIECE)
+    return lax.map(prior.cdf, pieces).ravel()[:size]
+
+
 def quantiles_in_gaps(
     prior: Any,
     prior_weight: Float[Array, "T 1"],
@@ -82,23 +109,36 @@ def quantiles_in_gaps(
     if getattr(prior, "closed_form", False):
         return quantile_in_gap(prior, prior_weight, mass, left, right, levels)
     shape = mass.shape
-    levels, weight = jnp.broadcast_to(levels, shape), jnp.broadcast_to(prior_weight, shape)
+    asked, levels, weight = levels, jnp.broadcast_to(levels, shape), jnp.broadcast_to(prior_weight, shape)
     high = jnp.asarray(prior.support[1], levels.dtype)
     columns = [column.ravel() for column in (weight, mass, left, right, levels)]
     inside = ~(reached < levels).ravel()  # also where something is NaN
-    # An index past the end is where the padding of the last chunk goes: dropped on purpose.
-    size = mass.size
-    here = jnp.nonzero(inside, size=size + CHUNK, fill_value=size)[0].astype(jnp.int32)
+    here, found = _indices(inside)
     answers = jnp.where(levels >= 1, high, right).ravel()
 
     def solve(chunk: Array, answers: Array) -> Array:
         some = lax.dynamic_slice(here, (chunk * CHUNK,), (CHUNK,))
+        # What fills the last chunk lies past the end: read as the last one, and dropped on purpose.
         given = (column.at[some].get(mode="clip") for column in columns)
         return answers.at[some].set(quantile_in_gap(prior, *given), mode="drop")
 
-    chunks = (jnp.sum(inside, dtype=jnp.int32) + CHUNK - 1) // CHUNK
+    chunks = (found + CHUNK - 1) // CHUNK
     answers = lax.fori_loop(jnp.zeros_like(chunks), chunks, solve, answers).reshape(shape)
-    return in_order(answers, levels)
+    return in_order(answers, asked)
+
+
+def _indices(wanted: Bool[Array, " N"]) -> tuple[Int[Array, " M"], Int[Array, ""]]:
+    """Where something is true, padded with N, and how often; a native loop, much faster than ``jnp.nonzero``."""
+    size = wanted.shape[0]
+
+    def note(i: Array, carry: Any) -> Any:
+        noted, count = carry
+        noted = lax.dynamic_update_slice(noted, i[None], (count,))  # overwritten unless it is counted
+        return noted, count + lax.dynamic_slice(wanted, (i,), (1,))[0].astype(count.dtype)
+
+    start = jnp.full(size + CHUNK + 1, size, jnp.int32), jnp.zeros((), jnp.int32)
+    noted, count = lax.fori_loop(jnp.zeros((), jnp.int32), jnp.asarray(size, jnp.int32), note, start)
+    return lax.dynamic_update_slice(noted, jnp.full(1, size, jnp.int32), (count,)), count
 
 
 def in_order(thresholds: Float[Array, "T A"], levels: Float[Array, "#T A"]) -> Float[Array, "T A"]:

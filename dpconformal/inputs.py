@@ -28,9 +28,9 @@ def float_dtype(array: Any) -> np.dtype:
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
-def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scores") -> Array:
+def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scores") -> np.ndarray | Array:
     """
-    Convert scores and check them against the support.
+    Check scores against the support, without a copy where none is needed.
 
     Parameters
     ----------
@@ -43,8 +43,8 @@ def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scor
 
     Returns
     -------
-    Array
-        Floating-point scores. Traced ones are not checked here.
+    ndarray or Array
+        Floating-point scores, on the host. Traced ones are not checked here.
 
     Raises
     ------
@@ -55,6 +55,13 @@ def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scor
     dtype = float_dtype(array)
     if isinstance(array, jax.core.Tracer):
         return array.astype(dtype)
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype, copy=False)
+    # In the precision the scores came in: float32 scores at a float32 end are inside.
+    exact = array.dtype if array.dtype.kind == "f" else float
+    low, high = (-np.inf, np.inf) if is_traced(support) else (np.asarray(end, exact) for end in support)
+    if array.size and np.isfinite([cast.min(), cast.max()]).all() and low <= array.min() and array.max() <= high:
+        return cast  # all is well, and no mask as long as the scores was needed to see it
     if array.dtype.kind == "f":
         complain_at(
             name,
@@ -62,15 +69,32 @@ def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scor
             ~np.isfinite(array),
             "scores must be finite; drop the round or replace the value on purpose",
         )
-    with np.errstate(over="ignore"):
-        cast = array.astype(dtype)
     complain_at(name, array, ~np.isfinite(cast), f"overflows {dtype}; rescale, or enable 64-bit JAX (jax_enable_x64)")
-    if not is_traced(support):
-        # In the precision the scores came in: float32 scores at a float32 end are inside.
-        low, high = (np.asarray(end, array.dtype if array.dtype.kind == "f" else float) for end in support)
-        remedy = "widen it (a belief's is that of its prior, such as priors.Uniform(low, high)) or rescale the scores"
-        complain_at(name, array, (array < low) | (array > high), f"outside the support [{low:g}, {high:g}]; {remedy}")
-    return jnp.asarray(cast)
+    remedy = "widen it (a belief's is that of its prior, such as priors.Uniform(low, high)) or rescale the scores"
+    complain_at(name, array, (array < low) | (array > high), f"outside the support [{low:g}, {high:g}]; {remedy}")
+    return cast
+
+
+def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scores") -> Array:
+    """
+    Convert scores and check them against the support.
+
+    Parameters
+    ----------
+    values, support, name
+        As for :func:`checked_scores`.
+
+    Returns
+    -------
+    Array
+        The scores, in memory of their own.
+
+    Raises
+    ------
+    ValueError
+        For NaN, infinite or out-of-support scores.
+    """
+    return jnp.asarray(checked_scores(values, support, name))
 
 
 def as_score(value: Numbers, support: tuple[Scalar, Scalar]) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.checks import Numbers, is_traced
-from dpconformal.inputs import as_levels, as_scores
+from dpconformal.inputs import as_levels, checked_scores
 from dpconformal.learner import Learner, State, fresh_state, support_of
 from dpconformal.offline.driver import replay_offline
 from dpconformal.scan import drive, thresholds
@@ -155,7 +155,9 @@ def replay(
     for name, value, choices in (("keep", keep, ("all", "summary")), ("method", method, ("auto", "scan"))):
         if value not in choices:
             raise ValueError(f"{name} = {value!r}: pass one of {', '.join(map(repr, choices))}")
-    scores = as_scores(scores, support_of(learner))
+    scores = checked_scores(scores, support_of(learner))
+    if keep == "all":  # the run holds on to them, so they need memory of their own
+        scores = jnp.asarray(scores)
     if scores.ndim == 0:
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     scores, begin = starting_state(learner, scores, state)
@@ -165,7 +167,7 @@ def replay(
         kept, end = replay_offline(offline, learner, begin, state is None, scores, levels, keep)
     else:
         begin = begin if state is not None else spread(begin, scores.shape[:-1])
-        kept, end = drive(thresholds, learner, begin, scores, levels, keep)
+        kept, end = drive(thresholds, learner, begin, jnp.asarray(scores), levels, keep)
     if keep == "summary":
         return _summary(kept, scores.shape[-1], end, levels, learner, state)
     if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
@@ -182,7 +184,7 @@ def _summary(totals: Totals, rounds: int, end: State, levels: Array, learner: An
     return Summary(rounds, np.asarray(totals.covered, np.int64), loss, threshold, end, levels, learner, start)
 
 
-def _shaped_levels(levels: Numbers, scores: Array) -> Array:
+def _shaped_levels(levels: Numbers, scores: Any) -> Array:
     levels = as_levels(levels, scores.dtype)
     rounds = scores.shape[-1]
     if levels.ndim not in (1, 2) or (levels.ndim == 2 and levels.shape[0] != rounds) or levels.shape[-1] == 0:
@@ -192,7 +194,7 @@ def _shaped_levels(levels: Numbers, scores: Array) -> Array:
     return levels
 
 
-def starting_state(learner: Learner, scores: Array, state: State) -> tuple[Array, State]:
+def starting_state(learner: Learner, scores: Any, state: State) -> tuple[Any, State]:
     """
     Make the state from which a run over the scores begins.
 

@@ -1,8 +1,11 @@
 """What is kept of a run whose thresholds are not: totals over its rounds."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from dpconformal.pinball import pinball
@@ -10,7 +13,7 @@ from dpconformal.pinball import pinball
 
 class Sum(NamedTuple):
     """
-    A running sum that loses nothing to rounding (Neumaier's): ``total`` is the sum.
+    A running sum that loses nothing to rounding (Neumaier's): ``high + low``.
 
     Attributes
     ----------
@@ -18,8 +21,8 @@ class Sum(NamedTuple):
         The sum as rounded, and what rounding has cost so far.
     """
 
-    high: Float[Array, " *A"]  # (A,)
-    low: Float[Array, " *A"]  # (A,)
+    high: Float[Array | np.ndarray, " *A"]  # (A,)
+    low: Float[Array | np.ndarray, " *A"]  # (A,)
 
     def add(self, value: Float[Array, " *A"]) -> "Sum":
         """Return the sum with one more value in it."""
@@ -43,7 +46,7 @@ class Totals(NamedTuple):
         Thresholds.
     """
 
-    covered: Int[Array, " *A"]  # (A,)
+    covered: Int[Array | np.ndarray, " *A"]  # (A,)
     loss: Sum
     threshold: Sum
 
@@ -105,20 +108,23 @@ def add_rounds(
     )
 
 
-def joined(first: Totals, second: Totals) -> Totals:
+def joined(parts: Sequence[Totals]) -> Totals:
     """
-    Add two totals.
+    Add up totals on the host, in double precision.
 
     Parameters
     ----------
-    first, second : Totals
-        Of two stretches of rounds.
+    parts : sequence of Totals
+        Of stretches of rounds.
 
     Returns
     -------
     Totals
-        Of both.
+        Of all of them, as NumPy arrays.
     """
-    pairs = ((first.loss, second.loss), (first.threshold, second.threshold))
-    loss, threshold = (one.add(other.high).add(other.low) for one, other in pairs)
-    return Totals(first.covered + second.covered, loss, threshold)
+
+    def add(*leaves: Any) -> np.ndarray:
+        wide = np.int64 if np.issubdtype(leaves[0].dtype, np.integer) else np.float64
+        return np.sum([np.asarray(leaf, wide) for leaf in leaves], axis=0)
+
+    return jax.tree.map(add, *parts)

@@ -1,6 +1,6 @@
 """Replays of the exact belief without a scan over a growing store: O(T log T) to rank the scores, then one walk."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dpconformal.beliefs.sorted_scores import SortedScores
 from dpconformal.beliefs.weights import weights_by_round
-from dpconformal.offline.arrivals import arrivals, block_and_fade, epoch_for
+from dpconformal.offline.arrivals import arrivals, block_and_fade, epoch_for, rounds_remembered
 from dpconformal.offline.chain import Chain, Insertion, linked, nowhere, unlink
 from dpconformal.offline.driver import Method, Stretch
 from dpconformal.offline.exact_tree import NO_PLACE, tree_walk
 from dpconformal.offline.exact_walk import chain_walk
 from dpconformal.offline.ranking import Ranked, rank, rank_on_host
-from dpconformal.offline.rounds import follow, padded, pieces, rounds_of
+from dpconformal.offline.rounds import BLOCK, follow, padded, pieces, rounds_of
 
 
 @jax.jit(static_argnames="keep")
@@ -153,20 +153,51 @@ def _finish(learner: Any, begin: SortedScores, ranked: Ranked, count: Array, sco
 def _stretches(
     learner: Any, begin: SortedScores, ranked: Ranked, scores: np.ndarray, levels: Array, keep: str
 ) -> Iterator[Stretch]:
-    """Cut the rounds into one stretch per core, the last one first: the chain is unlinked from its end."""
-    seen, capacity = int(begin.seen), ranked.values.size
-    count: Any = np.int32(seen + scores.size)
-    chain, end = _linked(capacity, count), SortedScores(count, ranked.values, ranked.arrivals)
-    for rounds, padding in reversed(pieces(scores.size, levels.shape[-1])):
-        places = padded(ranked.places[rounds], padding, nowhere(capacity))
-        given = rounds_of(rounds, padding, seen, scores, levels)
-        if _pointers_suffice(learner, levels):
-            chain, insertions = unlink(chain, places)
-            run = partial(walk_chain, learner, chain, insertions, ranked.values, *given, keep)
-        else:
-            epoch = epoch_for(learner, scores.dtype)
-            run = partial(walk_tree, learner, ranked._replace(places=places), *given, keep, epoch)
+    """Cut the rounds into stretches for several cores."""
+    count: Any = np.int32(int(begin.seen) + scores.size)
+    end = SortedScores(count, ranked.values, ranked.arrivals)
+    cut = _chain_stretches if _pointers_suffice(learner, levels) else _tree_stretches
+    for rounds, run in cut(learner, begin, ranked, scores, levels, keep):
         yield Stretch(rounds, run, end if rounds.stop == scores.size else None)
+
+
+def _chain_stretches(
+    learner: Any, begin: SortedScores, ranked: Ranked, scores: np.ndarray, levels: Array, keep: str
+) -> Iterator[tuple[slice, Callable[[], Any]]]:
+    """One per core, the last one first: the chain is unlinked from its end."""
+    seen, capacity = int(begin.seen), ranked.values.size
+    chain = _linked(capacity, np.int32(seen + scores.size))
+    for rounds, padding in reversed(pieces(scores.size, levels.shape[-1])):
+        chain, insertions = unlink(chain, padded(ranked.places[rounds], padding, nowhere(capacity)))
+        given = rounds_of(rounds, padding, seen, scores, levels)
+        yield rounds, partial(walk_chain, learner, chain, insertions, ranked.values, *given, keep)
+
+
+def _tree_stretches(
+    learner: Any, begin: SortedScores, ranked: Ranked, scores: np.ndarray, levels: Array, keep: str
+) -> Iterator[tuple[slice, Callable[[], Any]]]:
+    """Short ones where the distant past is forgotten: each ranks only what still weighs something."""
+    seen, epoch, longest = int(begin.seen), epoch_for(learner, scores.dtype), None
+    window = total = seen + scores.size
+    if learner.discount is not None:
+        window = min(rounds_remembered(learner.discount, scores.dtype), total)
+        longest = max(-(-4 * window // BLOCK), 8) * BLOCK
+    in_time = scores
+    if seen:
+        old = np.argsort(np.asarray(begin.arrivals)[:seen])
+        in_time = np.concatenate([np.asarray(begin.values)[:seen][old], scores])
+
+    def run(rounds: slice, padding: int) -> Any:
+        length = rounds.stop - rounds.start
+        first = max(seen + rounds.start - window, 0)
+        recent = rank_on_host(None, in_time[first : seen + rounds.stop], min(window + length + padding, total))
+        arrived = np.where(recent.arrivals > 0, recent.arrivals + np.int32(first), 0)
+        places = padded(recent.places[-length:], padding, NO_PLACE)
+        given = rounds_of(rounds, padding, seen, scores, levels)
+        return walk_tree(learner, Ranked(recent.values, arrived, places), *given, keep, epoch)
+
+    for piece in pieces(scores.size, levels.shape[-1], longest):
+        yield piece.rounds, partial(run, *piece)
 
 
 _linked = jax.jit(linked, static_argnums=0)

@@ -103,6 +103,25 @@ def epoch_for(learner: Any, dtype: Any) -> int:
     return min(BLOCK, 1 << int(math.log2(rounds)))
 
 
+def rounds_remembered(discount: float, dtype: Any) -> int:
+    """
+    Count the rounds after which a score weighs nothing, in floating-point numbers.
+
+    Parameters
+    ----------
+    discount : float
+        β.
+    dtype : dtype
+        Of the masses.
+
+    Returns
+    -------
+    int
+        All scores older than that together weigh less than a hundredth of the last bit of the belief's mass.
+    """
+    return math.ceil((jnp.finfo(dtype).nmant + 8) / -math.log2(discount))
+
+
 def block_and_fade(epoch: int | None, discount: Float[Array, ""] | None) -> tuple[int, Float[Array, ""] | None]:
     """
     Tell how many rounds to walk at a time, and by how much masses fade from one block to the next.

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from dpconformal.gaps import in_order, quantiles_in_gaps
+from dpconformal.gaps import cdf_of_many, in_order, quantiles_in_gaps
 from dpconformal.offline.arrivals import shrunk_in_place
 from dpconformal.offline.loops import put, take
 from dpconformal.offline.rounds import Walk
@@ -42,7 +42,7 @@ def bin_walk(
     dtype, count = centres.dtype, levels.shape[-1]
     low, high = (jnp.asarray(end, dtype) for end in prior.support)
     # Entry k + 1 is bin k: below the first a level is never reached, above the last always.
-    share = jnp.concatenate([jnp.full(1, -jnp.inf, dtype), prior.cdf(centres), jnp.full(1, jnp.inf, dtype)])
+    share = jnp.concatenate([jnp.full(1, -jnp.inf, dtype), cdf_of_many(prior, centres), jnp.full(1, jnp.inf, dtype)])
     values = jnp.concatenate([low[None], centres, high[None]])
     forgets = jnp.issubdtype(masses.dtype, jnp.floating)
 
@@ -88,4 +88,4 @@ def bin_walk(
     def shrink(masses: Array, pointers: Array, by: Array) -> Any:
         return masses * by, pointers.at[:, 1].multiply(by)
 
-    return Walk(arrive, locate, shrink, store, pointers, read)
+    return Walk(arrive, locate, shrink, store, pointers, not forgets, read)

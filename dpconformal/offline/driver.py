@@ -67,7 +67,7 @@ class Method(NamedTuple):
 
 
 def replay_offline(
-    method: Method, learner: Any, begin: State, fresh: bool, scores: Array, levels: Array, keep: str
+    method: Method, learner: Any, begin: State, fresh: bool, scores: Array | np.ndarray, levels: Array, keep: str
 ) -> tuple[Any, State]:
     """
     Replay recorded scores without a scan over the learner's state.
@@ -107,9 +107,10 @@ def replay_offline(
     begin = jax.tree.map(np.asarray if fresh else flat, begin)
     run = _batch if np.prod(batch) > 1 else _sequence
     kept, end = run(method, learner, begin, fresh, flat(scores), levels, keep)
-    # These arrays are nobody else's: JAX may use their memory as it is.
+    kept, end = jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (kept, end))
+    # These arrays are nobody else's: JAX may use their memory as it is. Totals are left to the host's precision.
     put = functools.partial(jax.device_put, may_alias=True)
-    return jax.tree.map(lambda leaf: put(leaf.reshape(batch + leaf.shape[1:])), (kept, end))
+    return jax.tree.map(put, kept) if keep == "all" else kept, jax.tree.map(put, end)
 
 
 def _sequence(
@@ -131,7 +132,7 @@ def _sequence(
     stretches = method.stretches(learner, begin, placed, scores[0], levels, keep)
     results = in_threads(functools.partial(task, stretch) for stretch in stretches)
     end = next(end for _, end in results if end is not None)
-    kept = None if keep == "all" else functools.reduce(joined, (totals for totals, _ in results))
+    kept = None if keep == "all" else joined([totals for totals, _ in results])
     kept, end = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (kept, end))
     return (everything if keep == "all" else kept), end
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from dpconformal.gaps import quantiles_in_gaps
+from dpconformal.gaps import cdf_of_many, quantiles_in_gaps
 from dpconformal.offline.arrivals import shrunk_in_place
 from dpconformal.offline.loops import put, take
 from dpconformal.offline.rounds import Walk
@@ -71,7 +71,7 @@ def tree_walk(
     size = tree.shape[0] - 1
     padding = size - values.shape[0]
     # Place i of the tree is entry i - 1 here; padding always reaches a level.
-    share = jnp.concatenate([prior.cdf(values), jnp.full(padding + 1, jnp.inf, dtype)])
+    share = jnp.concatenate([cdf_of_many(prior, values), jnp.full(padding + 1, jnp.inf, dtype)])
     values = jnp.concatenate([low[None], values, jnp.full(padding + 1, high, dtype)])
     passes = -(-(size.bit_length() - 1) // STRIDE)
 
@@ -114,7 +114,7 @@ def tree_walk(
     def shrink(tree: Array, pointers: Array, by: Array) -> Any:
         return tree * by, pointers
 
-    return Walk(arrive, locate, shrink, tree, jnp.zeros((count, 2), tree.dtype), read)
+    return Walk(arrive, locate, shrink, tree, jnp.zeros((count, 2), tree.dtype), False, read)
 
 
 def _as_mass(index: Int[Array, ""], dtype: Any) -> Num[Array, ""]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.gaps import quantiles_in_gaps
+from dpconformal.gaps import cdf_of_many, quantiles_in_gaps
 from dpconformal.offline.chain import Chain, high_end, link, low_end
 from dpconformal.offline.loops import take
 from dpconformal.offline.rounds import Walk
@@ -45,7 +45,7 @@ def chain_walk(
     size, dtype = values.shape[0], values.dtype
     low, high = (jnp.asarray(end, dtype) for end in prior.support)
     # The low end never reaches a level and the high end always does, so no walk can leave the chain.
-    share = jnp.concatenate([prior.cdf(values), jnp.array([-jnp.inf, jnp.inf, jnp.nan], dtype)])
+    share = jnp.concatenate([cdf_of_many(prior, values), jnp.array([-jnp.inf, jnp.inf, jnp.nan], dtype)])
     values = jnp.concatenate([values, jnp.stack([low, high, high])])
 
     def arrive(chain: Chain, row: Any, first: Array) -> Chain:
@@ -86,4 +86,4 @@ def chain_walk(
     def shrink(chain: Chain, pointers: Array, by: Array) -> Any:
         raise NotImplementedError("counts do not fade")
 
-    return Walk(arrive, locate, shrink, chain, jnp.broadcast_to(first, (levels.shape[-1], 3)), read)
+    return Walk(arrive, locate, shrink, chain, jnp.broadcast_to(first, (levels.shape[-1], 3)), True, read)

@@ -62,7 +62,13 @@ def put(buffer: Array, index: Int[Array, ""], entry: Array) -> Array:
 
 
 def walk(
-    arrive: Arrive, locate: Locate, store: Any, pointers: Num[Array, "A P"], rows: Any, levels: Float[Array, "..."]
+    arrive: Arrive,
+    locate: Locate,
+    store: Any,
+    pointers: Num[Array, "A P"],
+    rows: Any,
+    levels: Float[Array, "..."],
+    nested: bool,
 ) -> tuple[Any, Num[Array, "A P"], Num[Array, "T A P"]]:
     """
     Let one pointer per level follow a store of scores through the rounds.
@@ -70,8 +76,8 @@ def walk(
     Parameters
     ----------
     arrive : callable
-        ``(store, row, first) -> store``: take in the score that arrived since the last round. It is called for every
-        level; ``first`` tells the first of them.
+        ``(store, row, first) -> store``: take in the score that arrived since the last round. Unless loops are nested
+        it is called for every level; ``first`` tells the first of them.
     locate : callable
         ``(store, row, level, pointer) -> pointer``: walk to where the level is reached now.
     store : pytree of arrays
@@ -82,6 +88,8 @@ def walk(
         What each round brings.
     levels : Array, shape (A,) or (T, A)
         The levels.
+    nested : bool
+        A loop over levels within one over rounds: less work, and more bytes. One flat loop over both otherwise.
 
     Returns
     -------
@@ -91,19 +99,37 @@ def walk(
     rounds, count = jax.tree.leaves(rows)[0].shape[0], levels.shape[-1]
     per_round = levels.ndim == 2
     levels = levels.reshape(-1)
-    count_, start, stop = (jnp.asarray(n, jnp.int32) for n in (count, count, (rounds + 1) * count))
-
-    def step(entry: Array, carry: Any) -> Any:
-        store, record, pending = carry
-        record = put(record, entry - 1, pending)
-        t, a = lax.div(entry, count_) - 1, lax.rem(entry, count_)
-        row = jax.tree.map(lambda column: take(column, t), rows)
-        store = arrive(store, row, a == 0)
-        level = take(levels, entry - count_ if per_round else a)
-        return store, record, locate(store, row, level, take(record, entry - count_))
-
+    none, all_levels, all_rounds = (jnp.asarray(n, jnp.int32) for n in (0, count, rounds))
     # The record tells where each pointer stood a round ago: entry (t + 1) · A + a is round t, level a.
     record = jnp.concatenate([pointers, jnp.zeros((rounds * count, pointers.shape[1]), pointers.dtype)])
-    store, record, pending = lax.fori_loop(start, stop, step, (store, record, pointers[-1]))
+    stop = (all_rounds + 1) * all_levels
+
+    def row_of(t: Array) -> Any:
+        return jax.tree.map(lambda column: take(column, t), rows)
+
+    def ask(store: Any, row: Any, entry: Array, a: Array, record: Array, pending: Array) -> tuple[Array, Array]:
+        record = put(record, entry - 1, pending)
+        level = take(levels, entry - all_levels if per_round else a)
+        return record, locate(store, row, level, take(record, entry - all_levels))
+
+    def one_round(t: Array, carry: Any) -> Any:
+        store, record, pending = carry
+        row, entry = row_of(t), (t + 1) * all_levels
+        store = arrive(store, row, jnp.asarray(True))
+        return store, *lax.fori_loop(
+            none, all_levels, lambda a, c: ask(store, row, entry + a, a, *c), (record, pending)
+        )
+
+    def one_step(entry: Array, carry: Any) -> Any:
+        store, record, pending = carry
+        row, a = row_of(lax.div(entry, all_levels) - 1), lax.rem(entry, all_levels)
+        store = arrive(store, row, a == 0)
+        return store, *ask(store, row, entry, a, record, pending)
+
+    start = (store, record, pointers[-1])
+    if nested:
+        store, record, pending = lax.fori_loop(none, all_rounds, one_round, start)
+    else:
+        store, record, pending = lax.fori_loop(all_levels, stop, one_step, start)
     record = put(record, stop - 1, pending)
     return store, record[-count:], record[count:].reshape(rounds, count, pointers.shape[1])

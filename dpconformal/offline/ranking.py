@@ -74,22 +74,35 @@ def rank_on_host(past: Any, scores: np.ndarray, capacity: int) -> Ranked:
     Ranked
         Of NumPy arrays.
     """
-    rounds = np.broadcast_to(np.arange(1, scores.shape[-1] + 1, dtype=np.int32), scores.shape)
-    values, arrivals = scores, rounds
+    values, used = scores, 0
     if past is not None:
         used = int(np.max(past.seen, initial=0))
         values = np.concatenate([past.values[..., :used], scores], axis=-1)
-        arrivals = np.concatenate([past.arrivals[..., :used], past.seen[..., None] + rounds], axis=-1)
-    order = np.argsort(values, axis=-1)
-    ordered = np.take_along_axis(values, order, axis=-1)
+    order = _flat_order(values, None)
+    ordered = values.reshape(-1)[order]
     if np.any(ordered[..., 1:] == ordered[..., :-1]):  # the fast sort leaves ties in any order
-        order = np.argsort(values, axis=-1, kind="stable")
-        ordered = np.take_along_axis(values, order, axis=-1)
+        order = _flat_order(values, "stable")
+        ordered = values.reshape(-1)[order]
+    if past is None:
+        arrivals = (order % values.shape[-1] + 1).astype(np.int32)
+    else:
+        rounds = past.seen[..., None] + np.arange(1, scores.shape[-1] + 1, dtype=np.int32)
+        arrivals = np.concatenate([past.arrivals[..., :used], rounds], axis=-1).reshape(-1)[order]
     places = np.empty(values.shape, np.int32)
-    np.put_along_axis(places, order, np.broadcast_to(np.arange(values.shape[-1], dtype=np.int32), order.shape), axis=-1)
-    beyond = [(0, 0)] * (values.ndim - 1) + [(0, max(capacity - values.shape[-1], 0))]
-    return Ranked(
-        np.pad(ordered, beyond, constant_values=np.inf)[..., :capacity],
-        np.pad(np.take_along_axis(arrivals, order, axis=-1), beyond)[..., :capacity],
-        places[..., values.shape[-1] - scores.shape[-1] :],
-    )
+    places.reshape(-1)[order] = np.arange(values.shape[-1], dtype=np.int32)
+    return Ranked(_resized(ordered, capacity, np.inf), _resized(arrivals, capacity, 0), places[..., used:])
+
+
+def _flat_order(values: np.ndarray, kind: Any) -> np.ndarray:
+    """Sort each row; indices into the flattened array, which are faster to follow than those along an axis."""
+    order = np.argsort(values, axis=-1, kind=kind)
+    rows = np.arange(values.size // max(values.shape[-1], 1)) * values.shape[-1]
+    order += rows.reshape(*values.shape[:-1], 1)
+    return order
+
+
+def _resized(column: np.ndarray, capacity: int, filler: Any) -> np.ndarray:
+    missing = max(capacity - column.shape[-1], 0)
+    if missing:
+        column = np.pad(column, [(0, 0)] * (column.ndim - 1) + [(0, missing)], constant_values=filler)
+    return column[..., :capacity]

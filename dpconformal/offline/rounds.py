@@ -13,7 +13,7 @@ from dpconformal.offline.loops import Arrive, Locate, walk
 from dpconformal.offline.workers import cores
 from dpconformal.totals import Totals, add_rounds, no_rounds
 
-BLOCK = 1024  # rounds: pointers and thresholds of a block stay in a core's own cache
+BLOCK = 2048  # rounds: pointers and thresholds of a block stay in a core's own cache
 
 
 class Walk(NamedTuple):
@@ -30,6 +30,8 @@ class Walk(NamedTuple):
         The evidence before the first round.
     pointers : Array, shape (A, P)
         Where the levels' pointers start.
+    nested : bool
+        Whether the loops are small enough to be nested and still native; see :mod:`dpconformal.offline.loops`.
     read : callable
         ``(pointers (T, A, P), rows (T,), levels (T or 1, A)) -> thresholds (T, A)``.
     """
@@ -39,6 +41,7 @@ class Walk(NamedTuple):
     shrink: Callable[[Any, Array, Array], Any]
     store: Any
     pointers: Num[Array, "A P"]
+    nested: bool
     read: Callable[[Array, Any, Array], Array]
 
 
@@ -94,7 +97,7 @@ def follow(
         asked = own_levels if per_round else levels
         if fade is not None:
             store, pointers = walker.shrink(store, pointers, jnp.where(first, 1, fade))
-        store, pointers, found = walk(walker.arrive, walker.locate, store, pointers, rows, asked)
+        store, pointers, found = walk(walker.arrive, walker.locate, store, pointers, rows, asked, walker.nested)
         thresholds = walker.read(found, rows, asked if per_round else asked[None])
         if keep == "all":
             return (store, pointers, totals), thresholds

@@ -1,8 +1,10 @@
 """All cores at work: XLA runs one sequential loop per call, so several calls run in threads."""
 
+import itertools
 import os
+from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -46,8 +48,18 @@ def in_threads(tasks: Iterable[Callable[[], Any]]) -> list[Any]:
         with jax.enable_x64(wide):
             return task()
 
+    results: list[Any] = []
+    waiting: deque[Future[Any]] = deque()
+    tasks = iter(tasks)
+    ahead = list(itertools.islice(tasks, 2))
+    if len(ahead) < 2:
+        return [task() for task in ahead]
     with ThreadPoolExecutor(cores()) as pool:
-        return [future.result() for future in [pool.submit(run, task) for task in tasks]]
+        for task in itertools.chain(ahead, tasks):
+            waiting.append(pool.submit(run, task))
+            if len(waiting) > cores():  # what the tasks to come need is made when their turn comes
+                results.append(waiting.popleft().result())
+        return results + [future.result() for future in waiting]
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -88,7 +100,8 @@ def blocks_of_sequences(count: int, bytes_each: int) -> list[slice]:
     list of slice
         The last one may reach beyond the end.
     """
-    parts = max(min(cores(), count), -(-count * bytes_each // BYTES))
+    parts = -(-count * bytes_each // BYTES)
+    parts = min(-(-parts // cores()) * cores(), count)  # as many for each core
     size = max(-(-count // parts), 1)
     return [slice(start, start + size) for start in range(0, count, size)]
 
