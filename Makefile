@@ -12,7 +12,7 @@ help:
 	@echo "make test           the whole test suite, with coverage"
 	@echo "make test-core      the numerical core only, quickly"
 	@echo "make test-thorough  the whole suite with over 10,000 random examples"
-	@echo "make bench          speed, as ratios within one run"
+	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation site, in docs/_build/html"
 	@echo "make pictures       draw the pictures of README and docs anew"
@@ -36,6 +36,10 @@ $(VENV)/.docs-ready: $(VENV)/.ready
 	@$(call install,test$(comma)docs)
 	@touch $@
 
+$(VENV)/.bench-ready: $(VENV)/.ready
+	@$(call install,test$(comma)bench)
+	@touch $@
+
 demo: $(VENV)/.ready
 	@$(BIN)/python -m dpconformal.demo
 
@@ -48,7 +52,7 @@ test-core: $(VENV)/.ready
 test-thorough: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-show-statistics
 
-bench: $(VENV)/.ready
+bench: $(VENV)/.bench-ready
 	$(BIN)/python tests/benchmarks/replay_speed.py
 
 lint: $(VENV)/.ready

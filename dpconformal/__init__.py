@@ -7,6 +7,7 @@ and comes with regret and coverage guarantees. Start with :func:`replay` and :cl
 
 from dpconformal import metrics, plots, priors, schedules
 from dpconformal.beliefs import ERM, Belief, Exact, Quantized, SplitConformal
+from dpconformal.compilation import compilation_cache
 from dpconformal.learner import Learner
 from dpconformal.replay import Replay, Summary, replay
 
@@ -19,6 +20,7 @@ __all__ = [
     "Replay",
     "SplitConformal",
     "Summary",
+    "compilation_cache",
     "metrics",
     "plots",
     "priors",

@@ -1,6 +1,8 @@
 """What ``make demo`` shows: one belief and its rivals on a stream whose world changes half-way."""
 
+import argparse
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -60,8 +62,26 @@ def rivals() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run the demonstration and print its table."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """
+    Run the demonstration and print its table.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Of the command line, which is read by default.
+    """
+    parser = argparse.ArgumentParser(prog="python -m dpconformal.demo", description=__doc__)
+    parser.add_argument(
+        "--cache",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="keep compiled programs in DIR (default: ~/.cache/dpconformal), so that the next run starts faster",
+    )
+    cache = parser.parse_args(arguments).cache
+    if cache is not None:
+        dpc.compilation_cache(cache or None)
     from rich import box
     from rich.console import Console
     from rich.table import Table

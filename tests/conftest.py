@@ -15,6 +15,8 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+collect_ignore = ["benchmarks"]  # they need packages that the tests do not
+
 _calm = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 # HYPOTHESIS_PROFILE=thorough runs more than 10,000 examples over the suite; `make test-thorough`.
 hypothesis.settings.register_profile("ci", max_examples=30, derandomize=True, **_calm)

@@ -267,6 +267,10 @@ def test_constructors(make, message):
 
 
 WRONG_TYPES = [
+    (
+        "dpc.metrics.coverage(dpc.replay(dpc.Exact(), [0.1], [0.5], keep='summary'))",
+        "run is a Summary, which has coverage, loss and mean_threshold of its own",
+    ),
     ("dpc.Exact().observe(dpc.Quantized(4).init(), 0.3)", "state is a BinnedScores: Exact carries on from"),
     ("dpc.ERM().quantile(3, [0.5])", "state is a int: ERM carries on from a SortedScores"),
     ("dpc.Quantized(4).merge(1, 2)", "state is a int: Quantized carries on from a BinnedScores"),

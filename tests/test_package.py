@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 import dpconformal as dpc
 
 ROOT = pathlib.Path(dpc.__file__).parent
@@ -55,7 +57,7 @@ def test_public_names():
 def test_imports_point_one_way():
     """Down this list only: a module imports from its own layer or those above it."""
     layers = "pytree checks inputs learner schedules priors gaps pinball totals scan offline replay beliefs metrics"
-    layers = [*layers.split(), "plots", "__init__", "demo"]
+    layers = [*layers.split(), "plots", "compilation", "__init__", "demo"]
     for path in ROOT.rglob("*.py"):
         here = path.relative_to(ROOT).parts[0].removesuffix(".py")
         for node in ast.walk(ast.parse(path.read_text())):
@@ -65,3 +67,25 @@ def test_imports_point_one_way():
                 for target in targets:
                     assert target in layers, f"{path}: {target} has no layer"
                     assert layers.index(target) <= layers.index(here), f"{path} imports {target}"
+
+
+def test_compiled_programs_are_kept_on_disk_only_when_asked(tmp_path):
+    code = f"""
+import jax, numpy as np, dpconformal as dpc
+scores = np.random.default_rng(0).random(300)
+dpc.replay(dpc.Exact(), scores, [0.5])
+assert jax.config.jax_compilation_cache_dir is None
+print(dpc.compilation_cache({str(tmp_path / "kept")!r}))
+dpc.replay(dpc.Quantized(9), scores, [0.5])
+"""
+    assert run_python(code) == str(tmp_path / "kept")
+    kept = set((tmp_path / "kept").iterdir())
+    assert kept
+    run_python(code)
+    assert {path for path in (tmp_path / "kept").iterdir() if not path.name.endswith("-atime")} <= kept
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="directory = .*file/below' cannot be made"):
+        dpc.compilation_cache(tmp_path / "file" / "below")

@@ -47,8 +47,14 @@ def test_a_batch_cannot_be_drawn():
 def test_demo_prints_a_table(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(demo, "simulated_scores", lambda: np.full(40, 0.3))
-    demo.main()
+    asked = []
+    monkeypatch.setattr(dpc, "compilation_cache", asked.append)
+    demo.main([])
+    assert asked == []
     out = capsys.readouterr().out
     for name in demo.rivals():
         assert name in out
     assert "…" not in out
+    demo.main(["--cache", "somewhere"])
+    demo.main(["--cache"])
+    assert asked == ["somewhere", None]

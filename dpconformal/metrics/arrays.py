@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checks import complain_at, is_traced
-from dpconformal.replay import Replay
+from dpconformal.replay import Replay, Summary
 
 
 class Arrays(NamedTuple):
@@ -49,6 +49,10 @@ def arrays_of(run: Any) -> Arrays:
     ValueError
         If this is not a run, or its shapes do not fit each other.
     """
+    if isinstance(run, Summary):
+        raise ValueError(
+            "run is a Summary, which has coverage, loss and mean_threshold of its own; for more, replay with keep='all'"
+        )
     if not isinstance(run, Replay):
         raise ValueError(f"run is a {type(run).__name__}: pass what replay returned, or Replay(thresholds, ...)")
     traced = is_traced(run.thresholds, run.scores, run.levels)

@@ -56,7 +56,7 @@ def tree_walk(
     masses : Array, shape (N,)
         Of the scores seen before the first round, by their place; 0 for those to come. Counts, or discounted sums.
     values : Array, shape (N,)
-        Every score by its place in the final order of size.
+        Every score by its place in the final order of size; +inf beyond the last.
     levels : Array, shape (A,) or (T, A)
         The levels.
 
@@ -70,8 +70,10 @@ def tree_walk(
     tree = fenwick(masses)
     size = tree.shape[0] - 1
     padding = size - values.shape[0]
-    # Place i of the tree is entry i - 1 here; padding always reaches a level.
-    share = jnp.concatenate([cdf_of_many(prior, values), jnp.full(padding + 1, jnp.inf, dtype)])
+    # Place i of the tree is entry i - 1 here; what is no score always reaches a level.
+    share = jnp.where(jnp.isfinite(values), cdf_of_many(prior, values), jnp.inf)
+    share = jnp.concatenate([share, jnp.full(padding + 1, jnp.inf, dtype)])
+    values = jnp.where(jnp.isfinite(values), values, high)
     values = jnp.concatenate([low[None], values, jnp.full(padding + 1, high, dtype)])
     passes = -(-(size.bit_length() - 1) // STRIDE)
 

@@ -7,7 +7,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.gaps import cdf_of_many, quantiles_in_gaps
-from dpconformal.offline.chain import Chain, high_end, link, low_end
+from dpconformal.offline.chain import Chain, link, low_end
 from dpconformal.offline.loops import take
 from dpconformal.offline.rounds import Walk
 
@@ -16,7 +16,7 @@ def chain_walk(
     prior: Any,
     chain: Chain,
     values: Float[Array, " N"],
-    levels: Float[Array, "..."],
+    levels: Float[Array, " A"],
 ) -> Walk:
     """
     Let pointers walk the scores in order of size, as scores arrive.
@@ -33,7 +33,7 @@ def chain_walk(
         The scores seen before the first round.
     values : Array, shape (N,)
         Every score by its place in the final order of size.
-    levels : Array, shape (A,) or (T, A)
+    levels : Array, shape (A,)
         The levels.
 
     Returns
@@ -80,10 +80,6 @@ def chain_walk(
         reached = prior_weight * share[place] + mass
         return quantiles_in_gaps(prior, prior_weight, mass, values[before], values[place], reached, levels)
 
-    ends = jnp.asarray([low_end(size), high_end(size)], jnp.int32)
-    first = jnp.stack([take(chain.after, ends[0]), ends[0], jnp.zeros((), jnp.int32)])
-
-    def shrink(chain: Chain, pointers: Array, by: Array) -> Any:
-        raise NotImplementedError("counts do not fade")
-
-    return Walk(arrive, locate, shrink, chain, jnp.broadcast_to(first, (levels.shape[-1], 3)), True, read)
+    nothing = jnp.asarray(low_end(size), jnp.int32)
+    first = jnp.stack([take(chain.after, nothing), nothing, jnp.zeros((), jnp.int32)])
+    return Walk(arrive, locate, None, chain, jnp.broadcast_to(first, (levels.shape[0], 3)), True, read)

@@ -24,8 +24,8 @@ class Walk(NamedTuple):
     ----------
     arrive, locate : callable
         A round's news, and a level's way to its new place.
-    shrink : callable
-        ``(store, pointers, by) -> (store, pointers)``: multiply every mass.
+    shrink : callable, or None
+        ``(store, pointers, by) -> (store, pointers)``: multiply every mass. None for counts, which do not fade.
     store : pytree
         The evidence before the first round.
     pointers : Array, shape (A, P)
@@ -38,7 +38,7 @@ class Walk(NamedTuple):
 
     arrive: Arrive
     locate: Locate
-    shrink: Callable[[Any, Array, Array], Any]
+    shrink: Callable[[Any, Array, Array], Any] | None
     store: Any
     pointers: Num[Array, "A P"]
     nested: bool
@@ -95,7 +95,7 @@ def follow(
         store, pointers, totals = carry
         rows, scores, real, own_levels, first = given
         asked = own_levels if per_round else levels
-        if fade is not None:
+        if fade is not None and walker.shrink is not None:
             store, pointers = walker.shrink(store, pointers, jnp.where(first, 1, fade))
         store, pointers, found = walk(walker.arrive, walker.locate, store, pointers, rows, asked, walker.nested)
         thresholds = walker.read(found, rows, asked if per_round else asked[None])

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 ALIGNMENT = 64  # bytes: what XLA asks of memory that it is to use as it is
-BYTES = 2**26  # results of a block of sequences, at most
+BYTES = 2**24  # results of a block of sequences, at most
 
 
 def cores() -> int:

@@ -80,7 +80,7 @@ def exact(book):
                 "dpconformal": lambda s=scores, a=levels: dpc.replay(dpc.Exact(), s, a),
                 "numba": lambda s=scores, a=levels: kernels.exact(s, a),
             }
-            if rounds <= 10**6:
+            if rounds * count <= 10**7 and rounds <= 10**6:
                 jobs["dpconformal, discount"] = lambda s=scores, a=levels, d=discounted: dpc.replay(d, s, a)
             for method, timing in side_by_side(jobs).items():
                 peak = ""
