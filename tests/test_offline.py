@@ -1,6 +1,7 @@
 """Every faster way agrees with the generic scan: kernels, threads, batches, blocks, tracing, summaries."""
 
 import contextlib
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +93,8 @@ def test_long_sequences_agree_with_the_oracle():
 
 
 def test_levels_next_to_the_ends_where_a_state_has_room_to_spare():
-    levels = np.concatenate([[0.0], np.nextafter(0.0, 1) + [0, 1e-300], np.nextafter(1.0, 0) - [1e-15, 0], [1.0]])
+    almost = np.nextafter(1.0, 0)
+    levels = np.array([0.0, np.nextafter(0.0, 1), 1e-300, almost - 1e-15, almost, 1.0])
     scores = RNG.random(40)
     for learner in (dpc.Exact(), dpc.Exact(discount=0.9), dpc.Exact(discount=0.9, capacity=200)):
         run = dpc.replay(learner, scores, levels)
@@ -226,6 +228,17 @@ def test_method_of_a_belief_is_the_function():
             learner.replay(scores, LEVELS).thresholds, dpc.replay(learner, scores, LEVELS).thresholds
         )
         assert learner.replay(scores, LEVELS, keep="summary").rounds == 50
+
+
+def test_on_an_accelerator_a_batch_is_one_vectorised_scan(monkeypatch):
+    scores, driven = RNG.random((3, 21)), []
+    expected = dpc.replay(dpc.Exact(), scores, LEVELS).thresholds
+    module = sys.modules["dpconformal.replay"]
+    original = module.drive
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(module, "drive", lambda *given: driven.append(given[3].shape) or original(*given))
+    np.testing.assert_allclose(dpc.replay(dpc.Exact(), scores, LEVELS).thresholds, expected, atol=1e-13)
+    assert driven == [(3, 21)]
 
 
 def test_unknown_options():

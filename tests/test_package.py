@@ -87,5 +87,5 @@ dpc.replay(dpc.Quantized(9), scores, [0.5])
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="directory = .*file/below' cannot be made"):
+    with pytest.raises(ValueError, match=r"directory = .*file/below' cannot be made"):
         dpc.compilation_cache(tmp_path / "file" / "below")

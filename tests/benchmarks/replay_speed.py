@@ -46,7 +46,7 @@ class Book:
     """Rows and claims as they come in, printed at once."""
 
     def __init__(self):
-        self.rows, self.claims, self.console = [], [], Console(width=150)
+        self.rows, self.claims, self.console = [], [], Console(width=220)
 
     def note(self, job, method, rounds, levels, timing, *, bins="", batch=1, peak="", note=""):
         queries = rounds * levels * batch

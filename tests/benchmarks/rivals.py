@@ -54,9 +54,11 @@ def mapie_aci(scores, levels, warm_up=100):
             model.fit(features[:warm_up], scores[:warm_up])
             for t in range(warm_up, scores.size):
                 row = features[t : t + 1]
-                _, interval = model.predict(row, confidence_level=float(level), allow_infinite_bounds=True)
+                _, interval = model.predict(row, confidence_level=round(float(level), 6), allow_infinite_bounds=True)
                 thresholds[t, a] = interval[0, 1, 0]
-                model.adapt_conformal_inference(row, scores[t : t + 1], gamma=0.005, confidence_level=float(level))
+                model.adapt_conformal_inference(
+                    row, scores[t : t + 1], gamma=0.005, confidence_level=round(float(level), 6)
+                )
     return thresholds
 
 
