@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 mpl.use("Agg")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/speed.md"])
 def test_examples_run(page):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
