@@ -18,26 +18,23 @@ def crepes_online(scores, levels):
     return np.stack(passes, axis=1)
 
 
-def river_p2(scores, levels):
-    """The P² estimator, in Rust: five markers a level, updated and read once a round."""
-    estimators = [stats.Quantile(float(a)) for a in levels]
-    thresholds = np.empty((scores.size, levels.size))
+def _river(estimators, scores):
+    thresholds = np.empty((scores.size, len(estimators)))
     for t, score in enumerate(scores.tolist()):
         for a, estimator in enumerate(estimators):
             thresholds[t, a] = estimator.get() or 0.0
             estimator.update(score)
     return thresholds
+
+
+def river_p2(scores, levels):
+    """The P² estimator, in Rust: five markers a level, updated and read once a round."""
+    return _river([stats.Quantile(float(a)) for a in levels], scores)
 
 
 def river_rolling(scores, levels, window=1000):
     """An exact quantile of a sorted window, in Rust."""
-    estimators = [stats.RollingQuantile(float(a), window) for a in levels]
-    thresholds = np.empty((scores.size, levels.size))
-    for t, score in enumerate(scores.tolist()):
-        for a, estimator in enumerate(estimators):
-            thresholds[t, a] = estimator.get() or 0.0
-            estimator.update(score)
-    return thresholds
+    return _river([stats.RollingQuantile(float(a), window) for a in levels], scores)
 
 
 def mapie_aci(scores, levels, warm_up=100):
