@@ -72,6 +72,9 @@ def test_blocks_and_stretches_leave_no_seam(name, monkeypatch):
         run = both(VARIANTS[name], scores["tied"])
         both(VARIANTS[name], scores["drifting"], state=run.state)  # with a past
         both(VARIANTS[name], scores["uniform"], RNG.random((500, 3)))
+        run = both(VARIANTS[name], np.stack([scores["uniform"], scores["constant"]])[:, :133])  # a batch, padded blocks
+        inside = jax.jit(lambda s: dpc.replay(VARIANTS[name], s, LEVELS).thresholds)(scores["uniform"][:133])
+        np.testing.assert_allclose(inside, run.thresholds[0], atol=1e-10)
 
 
 def test_long_sequences_agree_with_the_oracle():

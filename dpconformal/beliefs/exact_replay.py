@@ -109,7 +109,7 @@ def walk_tree(
         masses = jnp.where(known, weights.discount ** jnp.maximum(age, 0).astype(ranked.values.dtype), 0)
     walker = tree_walk(learner.prior, masses, ranked.values, levels)
     rows = arrivals(ranked.places, weights, NO_PLACE, epoch)
-    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(epoch, weights.discount))
+    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(scores.shape[0], epoch, weights.discount))
 
 
 def _place(learner: Any, begin: SortedScores, fresh: bool, scores: Array) -> Ranked:

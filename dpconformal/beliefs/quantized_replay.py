@@ -64,7 +64,7 @@ def walk_bins(
     else:  # a level of its own each round has far to walk
         walker, none = tree_walk(learner.prior, state.weights, centres, levels), NO_PLACE
     rows = arrivals(bins, weights, none, epoch)
-    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(epoch, weights.discount))
+    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(scores.shape[0], epoch, weights.discount))
 
 
 @jax.jit

@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from dpconformal.offline.loops import put, take
-from dpconformal.offline.rounds import BLOCK
+from dpconformal.offline.rounds import BLOCK, even_block
 
 
 class Arrivals(NamedTuple):
@@ -71,7 +71,7 @@ def arrivals(place: Int[Array, " T"], weights: Any, nowhere: int, epoch: int | N
         age = round_ % length
         shrink = jnp.where((age == 0) & (round_ > 0), discount ** length.astype(dtype), 1)
     else:
-        age, shrink = round_ % epoch, None
+        age, shrink = round_ % even_block(rounds, epoch), None
     worth = discount ** age.astype(dtype)
     return Arrivals(before, 1 / worth, shrink, weights.prior, weights.atom * worth)
 
@@ -122,12 +122,16 @@ def rounds_remembered(discount: float, dtype: Any) -> int:
     return math.ceil((jnp.finfo(dtype).nmant + 8) / -math.log2(discount))
 
 
-def block_and_fade(epoch: int | None, discount: Float[Array, ""] | None) -> tuple[int, Float[Array, ""] | None]:
+def block_and_fade(
+    rounds: int, epoch: int | None, discount: Float[Array, ""] | None
+) -> tuple[int, Float[Array, ""] | None]:
     """
     Tell how many rounds to walk at a time, and by how much masses fade from one block to the next.
 
     Parameters
     ----------
+    rounds : int
+        Rounds in all.
     epoch : int, optional
         As for :func:`arrivals`.
     discount : Array, shape (), optional
@@ -140,7 +144,8 @@ def block_and_fade(epoch: int | None, discount: Float[Array, ""] | None) -> tupl
     """
     if epoch is None or discount is None:
         return BLOCK, None
-    return epoch, discount ** jnp.asarray(epoch, discount.dtype)
+    block = even_block(rounds, epoch)
+    return block, discount ** jnp.asarray(block, discount.dtype)
 
 
 def shrunk_in_place(masses: Float[Array, " N"], by: Float[Array, ""], now: Bool[Array, ""]) -> Float[Array, " N"]:

@@ -77,9 +77,12 @@ def linked(size: int, count: Int[Array, ""]) -> Chain:
     low, high = low_end(size), high_end(size)
     count = count.astype(jnp.int32)
     first, last = jnp.where(count > 0, 0, high), jnp.where(count > 0, count - 1, low)
-    before = (place - 1).at[0].set(low).at[high].set(last.astype(jnp.int32)).at[low].set(low)
-    after = jnp.where(place == count - 1, high, place + 1).at[low].set(first.astype(jnp.int32)).at[high].set(high)
-    return Chain(before.astype(jnp.int32), after.astype(jnp.int32))
+    before, after = place - 1, jnp.where(place == count - 1, high, place + 1).astype(jnp.int32)
+    # The ends point to themselves, and so does what is never linked: to take it out changes nothing.
+    ends = jnp.array([low, high, nowhere(size)], jnp.int32)
+    before = before.at[0].set(low).at[ends].set(ends).at[high].set(last.astype(jnp.int32))
+    after = after.at[ends].set(ends).at[low].set(first.astype(jnp.int32))
+    return Chain(before, after)
 
 
 @jax.jit

@@ -73,7 +73,7 @@ def follow(
     keep : {"all", "summary"}
         Thresholds of every round, or totals only.
     block : int
-        Rounds that are walked at a time.
+        Rounds that are walked at a time, at most; see :func:`even_block`.
     fade : Array, shape (), optional
         What masses are multiplied with from one block to the next.
 
@@ -83,13 +83,16 @@ def follow(
         What was to be kept.
     """
     rounds, count = scores.shape[0], levels.shape[-1]
-    block = min(block, rounds)
+    block = even_block(rounds, block)
     blocks = -(-rounds // block)
     per_round = levels.ndim == 2
 
     def in_blocks(column: Array) -> Array:
-        padding = [(0, blocks * block - rounds)] + [(0, 0)] * (column.ndim - 1)
-        return jnp.pad(column, padding).reshape(blocks, block, *column.shape[1:])
+        # With NaN for weights nobody walks, and what came in before the last round is linked already.
+        missing = (blocks * block - rounds, *column.shape[1:])
+        weight = jnp.issubdtype(column.dtype, jnp.floating)
+        filler = jnp.full(missing, jnp.nan, column.dtype) if weight else jnp.broadcast_to(column[-1], missing)
+        return jnp.concatenate([column, filler]).reshape(blocks, block, *column.shape[1:])
 
     def one_block(carry: Any, given: Any) -> Any:
         store, pointers, totals = carry
@@ -103,11 +106,31 @@ def follow(
             return (store, pointers, totals), thresholds
         return (store, pointers, add_rounds(totals, thresholds, scores, jnp.atleast_2d(asked), real)), None
 
-    given = jax.tree.map(in_blocks, (rows, scores, real, levels if per_round else None))
-    given = *given, jnp.arange(blocks) == 0
+    rows, scores, levels_by_block = jax.tree.map(in_blocks, (rows, scores, levels if per_round else None))
+    real = jnp.pad(real, (0, blocks * block - rounds)).reshape(blocks, block)
+    given = rows, scores, real, levels_by_block, jnp.arange(blocks) == 0
     start = (walker.store, walker.pointers, no_rounds(count, scores.dtype))
     (_, _, totals), thresholds = lax.scan(one_block, start, given)
     return totals if keep == "summary" else thresholds.reshape(blocks * block, count)[:rounds]
+
+
+def even_block(rounds: int, longest: int) -> int:
+    """
+    Divide rounds into blocks of one length with little padding.
+
+    Parameters
+    ----------
+    rounds : int
+        Rounds, at least one.
+    longest : int
+        Limit on the rounds of a block.
+
+    Returns
+    -------
+    int
+        Rounds of a block.
+    """
+    return -(-rounds // -(-rounds // longest))
 
 
 class Piece(NamedTuple):
