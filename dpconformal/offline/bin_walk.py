@@ -1,4 +1,4 @@
-"""Quantized beliefs: one pointer per level walks the bins, O(1) a round however many there are."""
+"""Quantized beliefs: one pointer per level walks the bins; undiscounted, O(1) a round however many there are."""
 
 from typing import Any
 
@@ -21,7 +21,8 @@ def bin_walk(
     """
     Let pointers walk the bins as scores arrive.
 
-    A pointer is (bin, mass of the bins below it) at the first bin at whose centre the cdf reaches the level.
+    A pointer is (bin, mass of the bins below it) at the first bin at whose centre the cdf reaches the level. With a
+    discount β a round moves a share 1 - β of the mass, and the pointer by about that share of the bins.
 
     Parameters
     ----------
