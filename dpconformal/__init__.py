@@ -5,26 +5,42 @@ One belief about the next nonconformity score answers every confidence level at 
 and comes with regret and coverage guarantees. Start with :func:`replay` and :class:`Exact`.
 """
 
-from dpconformal import metrics, plots, priors, schedules
-from dpconformal.beliefs import ERM, Belief, Exact, Quantized, SplitConformal
+from dpconformal import metrics, plots, priors, rates, schedules, streams
+from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI
+from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
+from dpconformal.catalogue import learners
 from dpconformal.compilation import compilation_cache
 from dpconformal.learner import Learner
 from dpconformal.replay import Replay, Summary, replay
 
 __all__ = [
+    "ACI",
     "ERM",
+    "MVP",
+    "OGD",
+    "PID",
+    "SAOCP",
+    "SFOGD",
+    "AgACI",
     "Belief",
+    "DiscountedERM",
+    "DtACI",
     "Exact",
     "Learner",
+    "NExCP",
     "Quantized",
     "Replay",
+    "SlidingERM",
     "SplitConformal",
     "Summary",
     "compilation_cache",
+    "learners",
     "metrics",
     "plots",
     "priors",
+    "rates",
     "replay",
     "schedules",
+    "streams",
 ]
 __version__ = "0.1.0"

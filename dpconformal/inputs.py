@@ -195,7 +195,7 @@ def check_not_batched(owner: Any) -> None:
         names = [getattr(key, "name", "") for key in path]
         if "distribution" in names:  # NumPyro's own, whose batch_shape was checked
             continue
-        axes = 1 if names[-1] in ("edges", "masses", "weights") else 0
+        axes = 1 if names[-1] in ("edges", "masses", "weights", "levels", "initial", "rates") else 0
         if np.ndim(leaf) > axes:
             name = f"{type(owner).__name__}{jax.tree_util.keystr(path)}"
             raise ValueError(

@@ -21,7 +21,9 @@ class Learner(Protocol):
     A learner is a frozen dataclass registered as a pytree (:func:`dpconformal.pytree.register`).
     More is used where it is offered: ``support``, the ends of the interval that holds every score;
     ``init(rounds, dtype)``, a state sized for that many rounds; ``prepare(state, rounds)``, room for more
-    rounds when a state is carried on; ``cdf(state, x, side)``, which makes the learner a *belief* with a PIT.
+    rounds when a state is carried on; ``cdf(state, x, side)``, which makes the learner a *belief* with a PIT;
+    ``as_context(context, shape)``, which checks what a replay tells it besides scores and levels, a row a round that
+    ``quantile`` and ``observe`` then take as ``context``.
     """
 
     def init(self) -> State:
@@ -117,3 +119,20 @@ def advance(count: Int[Array, ""], fine: Bool[Array, ""]) -> Int[Array, ""]:
         The new count.
     """
     return jnp.where(fine & (count >= 0), count + 1, -1).astype(count.dtype)
+
+
+def rounding(dtype: Any) -> float:
+    """
+    Tell how far apart numbers of about 1 may be that only rounding has parted.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the numbers.
+
+    Returns
+    -------
+    float
+        64 units in the last place.
+    """
+    return 64 * float(jnp.finfo(dtype).eps)

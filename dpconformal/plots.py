@@ -1,12 +1,15 @@
-"""Pictures of a run, one function each. Matplotlib is imported when one is drawn."""
+"""Pictures of runs and learners, one function each. Matplotlib is imported when one is drawn."""
 
 from typing import Any
 
 import numpy as np
 
+from dpconformal import streams
+from dpconformal.checks import Numbers
+from dpconformal.learner import Learner
 from dpconformal.metrics import rolling_coverage
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.replay import Replay
+from dpconformal.replay import Replay, replay
 
 _INK, _FAINT = "#222222", "#9aa0a6"
 
@@ -72,16 +75,55 @@ def coverage(run: Replay, window: int = 250, ax: Any = None) -> Any:
     return ax
 
 
+def behaviour(learner: Learner, levels: Numbers = (0.5, 0.9), rounds: int = 600, seed: int = 0) -> Any:
+    """
+    Draw how a learner behaves on iid, alternating and drifting scores.
+
+    Parameters
+    ----------
+    learner : Learner
+        On scores in [0, 1].
+    levels : array_like
+        Levels to ask for.
+    rounds : int
+        Rounds of each stream.
+    seed : int
+        Of the simulated streams, :mod:`dpconformal.streams`.
+
+    Returns
+    -------
+    matplotlib Figure
+        Three panels, each with the scores, the thresholds and the share of scores that they covered.
+    """
+    plt = _pyplot()
+    named = {
+        "iid": streams.iid(rounds, seed),
+        "alternating": streams.alternating(rounds),
+        "drifting": streams.drifting(rounds, seed),
+    }
+    figure, panels = plt.subplots(1, 3, figsize=(11, 2.7), layout="constrained", sharey=True)
+    for ax, (name, scores) in zip(panels, named.items(), strict=True):
+        run: Any = replay(learner, scores, levels)
+        ax.set_ylim(-0.08, 1.12)
+        thresholds(run, ax)
+        covered = np.mean(scores[:, None] <= np.asarray(run.thresholds), axis=0)
+        shares = ", ".join(f"{share:.2f}" for share in covered)
+        ax.set(title=f"{name}: covered {shares}", ylabel="score" if name == "iid" else "")
+        ax.set_ylim(-0.08, 1.12)
+    return figure
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'dpconformal[plots]'") from error
+    return plt
+
+
 def _axes(ax: Any) -> Any:
     if ax is None:
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plots need matplotlib: pip install 'dpconformal[plots]'") from error
-        import matplotlib.pyplot as plt
-
-        figure: Figure = plt.figure(figsize=(8, 4), layout="constrained")
-        ax = figure.add_subplot()
+        ax = _pyplot().figure(figsize=(8, 4), layout="constrained").add_subplot()
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(_FAINT)
     ax.tick_params(colors=_INK)

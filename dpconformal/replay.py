@@ -95,7 +95,13 @@ class Summary(NamedTuple):
 
 
 def replay(
-    learner: Learner, scores: Numbers, levels: Numbers, state: State = None, keep: str = "all", method: str = "auto"
+    learner: Learner,
+    scores: Numbers,
+    levels: Numbers,
+    state: State = None,
+    keep: str = "all",
+    method: str = "auto",
+    context: Any = None,
 ) -> Replay | Summary:
     """
     Run a learner over recorded scores: in each round predict thresholds, then observe the score.
@@ -116,6 +122,9 @@ def replay(
     method : {"auto", "scan"}
         By default the fastest way that the learner offers; ``"scan"`` asks for the generic scan over the
         learner's state, which every other way agrees with up to rounding.
+    context : array_like, shape (T, ...) or (..., T, ...), optional
+        What else is known before each round, for a learner that takes it: the groups of :class:`dpconformal.MVP`, the
+        scorecasts of :class:`dpconformal.PID`.
 
     Returns
     -------
@@ -162,12 +171,13 @@ def replay(
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     scores, begin = starting_state(learner, scores, state)
     levels = _shaped_levels(levels, scores)
+    context = _checked_context(learner, context, scores.shape)
     offline = getattr(learner, "offline", None)
     if method == "auto" and offline is not None and scores.size and jax.default_backend() == "cpu":
         kept, end = replay_offline(offline, learner, begin, state is None, scores, levels, keep)
     else:
         begin = begin if state is not None else spread(begin, scores.shape[:-1])
-        kept, end = drive(thresholds, learner, begin, jnp.asarray(scores), levels, keep)
+        kept, end = drive(thresholds, learner, begin, jnp.asarray(scores), levels, keep, context)
     if keep == "summary":
         return _summary(kept, scores.shape[-1], end, levels, learner, state)
     if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
@@ -182,6 +192,14 @@ def _summary(totals: Totals, rounds: int, end: State, levels: Array, learner: An
         return Summary(rounds, totals.covered, loss, threshold, end, levels, learner, start)
     loss, threshold = (np.asarray(total.high, float) + np.asarray(total.low, float) for total in sums)
     return Summary(rounds, np.asarray(totals.covered, np.int64), loss, threshold, end, levels, learner, start)
+
+
+def _checked_context(learner: Any, context: Any, shape: tuple[int, ...]) -> Any:
+    if hasattr(learner, "as_context"):
+        return learner.as_context(context, shape)
+    if context is not None:
+        raise ValueError(f"context is given, and {type(learner).__name__} takes none")
+    return None
 
 
 def _shaped_levels(levels: Numbers, scores: Any) -> Array:

@@ -12,11 +12,11 @@ from jaxtyping import Array
 from dpconformal.learner import Learner, State
 from dpconformal.totals import add_rounds, no_rounds
 
-# What is read off a learner in a round: (learner, state, score, query) -> answer.
-Reader = Callable[[Any, State, Array, Array], Any]
+# What is read off a learner in a round: (learner, state, score, query, **given) -> answer.
+Reader = Callable[..., Any]
 
 
-def thresholds(learner: Any, state: State, score: Array, levels: Array) -> Array:
+def thresholds(learner: Any, state: State, score: Array, levels: Array, **given: Any) -> Array:
     """
     Read off the thresholds of a round.
 
@@ -30,6 +30,8 @@ def thresholds(learner: Any, state: State, score: Array, levels: Array) -> Array
         Not looked at.
     levels : Array, shape (A,)
         The levels.
+    **given
+        The round's ``context``, for a learner that takes one.
 
     Returns
     -------
@@ -37,11 +39,17 @@ def thresholds(learner: Any, state: State, score: Array, levels: Array) -> Array
         Thresholds.
     """
     del score
-    return learner.quantile(state, levels)
+    return learner.quantile(state, levels, **given)
 
 
 def drive(
-    read: Reader, learner: Learner, state: State, scores: Array, query: Array, keep: str = "all"
+    read: Reader,
+    learner: Learner,
+    state: State,
+    scores: Array,
+    query: Array,
+    keep: str = "all",
+    context: Any = None,
 ) -> tuple[Any, State]:
     """
     Read off a learner before each score, over one sequence or a batch of them.
@@ -60,6 +68,8 @@ def drive(
         Handed to ``read``: the same every round, or a row a round.
     keep : {"all", "summary"}
         Every answer, or the :class:`dpconformal.totals.Totals` of answers that are thresholds.
+    context : Array, shape (..., T, ...), optional
+        What else the learner is told, a row a round.
 
     Returns
     -------
@@ -68,32 +78,40 @@ def drive(
     """
     batch = scores.shape[:-1]
     if not batch:
-        return _scan(read, keep, learner, state, scores, query)
+        return _scan(read, keep, learner, state, scores, query, context)
     count = int(np.prod(batch))
-    flat = jax.tree.map(lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, scores))
+    flat = jax.tree.map(lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, scores, context))
     answers, end = _scan_batch(read, keep, learner, *flat, query)
     return jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (answers, end))
 
 
 @jax.jit(static_argnames=("read", "keep"))
-def _scan(read: Reader, keep: str, learner: Any, state: State, scores: Array, query: Array) -> tuple[Any, State]:
+def _scan(
+    read: Reader, keep: str, learner: Any, state: State, scores: Array, query: Array, context: Any
+) -> tuple[Any, State]:
     per_round = query.ndim == 2
     real = jnp.ones(1, bool)
 
-    def one_round(carry: Any, given: Any) -> tuple[Any, Any]:
+    def one_round(carry: Any, brought: Any) -> tuple[Any, Any]:
         state, totals = carry
-        score, row = given
-        asked = row if per_round else query
-        answer = read(learner, state, score, asked)  # predict: only the past is read
+        score, row, context = brought
+        asked, given = row if per_round else query, {} if context is None else {"context": context}
+        answer = read(learner, state, score, asked, **given)  # predict: only the past is read
         if keep == "summary":
             totals, answer = add_rounds(totals, answer[None], score[None], asked[None], real), None
-        return (learner.observe(state, score), totals), answer  # then observe
+        return (learner.observe(state, score, **given), totals), answer  # then observe
 
     totals = no_rounds(query.shape[-1], scores.dtype) if keep == "summary" else None
-    (end, totals), answers = lax.scan(one_round, (state, totals), (scores, query if per_round else None))
+    brought = scores, query if per_round else None, context
+    (end, totals), answers = lax.scan(one_round, (state, totals), brought)
     return (totals if keep == "summary" else answers), end
 
 
 @jax.jit(static_argnames=("read", "keep"))
-def _scan_batch(read: Reader, keep: str, learner: Any, state: State, scores: Array, query: Array) -> tuple[Any, State]:
-    return jax.vmap(lambda state, scores: _scan(read, keep, learner, state, scores, query))(state, scores)
+def _scan_batch(
+    read: Reader, keep: str, learner: Any, state: State, scores: Array, context: Any, query: Array
+) -> tuple[Any, State]:
+    def one(state: State, scores: Array, context: Any) -> tuple[Any, State]:
+        return _scan(read, keep, learner, state, scores, query, context)
+
+    return jax.vmap(one)(state, scores, context)

@@ -68,4 +68,24 @@ BELIEFS = {
     "quantized": dpc.Quantized(bins=16),
     "quantized_discounted": dpc.Quantized(bins=16, discount=0.9),
 }
-LEARNERS = BELIEFS | {"erm": dpc.ERM(), "split": dpc.SplitConformal()}
+# Everything with a cdf: one distribution answers every level.
+LEARNERS = BELIEFS | {
+    "erm": dpc.ERM(),
+    "split": dpc.SplitConformal(),
+    "sliding": dpc.SlidingERM(window=16),
+    "fading": dpc.DiscountedERM(0.9),
+    "nexcp": dpc.NExCP(0.9),
+}
+# Everything that follows each level of a grid by itself.
+GRID = np.array([0.1, 0.5, 0.9])
+BASELINES = {
+    "ogd": dpc.OGD(GRID),
+    "sfogd": dpc.SFOGD(GRID),
+    "saocp": dpc.SAOCP(GRID),
+    "aci": dpc.ACI(GRID, window=16),
+    "dtaci": dpc.DtACI(GRID, window=16),
+    "agaci": dpc.AgACI(GRID, window=16),
+    "pid": dpc.PID(GRID, window=16),
+    "mvp": dpc.MVP(GRID, buckets=10),
+}
+ALL = LEARNERS | BASELINES

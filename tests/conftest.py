@@ -22,3 +22,8 @@ _calm = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_
 hypothesis.settings.register_profile("ci", max_examples=30, derandomize=True, **_calm)
 hypothesis.settings.register_profile("thorough", max_examples=1000, **_calm)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items):
+    """Start what takes a minute first, so that no core waits for it in the end."""
+    items.sort(key=lambda item: "slow" not in item.keywords)

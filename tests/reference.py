@@ -124,3 +124,221 @@ def crps(cdf, low, high, score, points):
         x = a + (b - a) * (nodes + 1) / 2
         total += np.sum(weights * (np.array([cdf(v) for v in x]) - (score <= x)) ** 2) * (b - a) / 2
     return total
+
+
+# Baselines, one level at a time: each returns the thresholds of its rounds, from the papers' formulas.
+
+
+def nearest_level(levels, query):
+    return min(range(len(levels)), key=lambda i: abs(levels[i] - query))
+
+
+def sliding_erm_thresholds(scores, levels, window, prior):
+    """ERM on the latest scores alone."""
+    out = np.empty((len(scores), len(levels)))
+    for t in range(len(scores)):
+        past = np.sort(scores[max(0, t - window) : t])
+        for a, level in enumerate(levels):
+            if level == 0:
+                out[t, a] = prior.support()[0]
+            elif t == 0:
+                out[t, a] = prior.ppf(level)
+            else:
+                out[t, a] = next(x for k, x in enumerate(past, 1) if k / len(past) >= level)
+    return out
+
+
+def weighted_thresholds(scores, levels, discount, at_infinity, low=0.0):
+    """Weighted quantile of the past; `at_infinity` is the weight of +inf. Ties between mass and level are rounding."""
+    out = np.empty((len(scores), len(levels)))
+    for t in range(len(scores)):
+        # A score of k rounds ago weighs discount^k: the last one discount, where the coming one weighs 1.
+        weights = discount ** np.arange(t - 1, -1, -1.0) * (discount if at_infinity else 1)
+        order = np.argsort(scores[:t], kind="stable")
+        values, mass = scores[:t][order], np.cumsum(weights[order]) / (weights.sum() + at_infinity or 1)
+        for a, level in enumerate(levels):
+            reaching = values[mass >= level - 1e-13]
+            out[t, a] = low if level == 0 else (reaching[0] if reaching.size else np.inf)
+    return out
+
+
+def ogd_thresholds(scores, level, step, initial):
+    r, out = initial, []
+    for t, s in enumerate(scores, 1):
+        out.append(r)
+        r -= step(t) * ((1 - level) if s <= r else -level)
+    return np.array(out)
+
+
+def sfogd_thresholds(scores, level, rate, initial):
+    r, squares, out = initial, 0.0, []
+    for s in scores:
+        out.append(r)
+        gradient = (1 - level) if s <= r else -level
+        squares += gradient**2
+        if squares:
+            r -= rate * gradient / np.sqrt(squares)
+    return np.array(out)
+
+
+def window_quantile(window, q, convention):
+    """np.quantile, with an index that is whole but for rounding taken as whole."""
+    values, n = np.sort(window), len(window)
+    index = n * q - 1 if convention == "inverted_cdf" else (n - 1) * q
+    if abs(index - round(index)) < 1e-9:
+        index = round(index)
+    below, above = (min(max(int(f(index)), 0), n - 1) for f in (np.floor, np.ceil))
+    if convention != "linear":
+        return values[above]
+    part = min(max(index - below, 0), 1)
+    return values[below] * (1 - part) + values[above] * part if values[below] < values[above] else values[below]
+
+
+def window_answer(window, q, convention, outside, low=0.0, high=1.0):
+    """Outside [0, 1] a level asks for an end of the support, for infinity, or for the extremes of the window."""
+    if q > 1 + 1e-9:
+        return {"ends": high, "infinite": np.inf, "extremes": max(window)}[outside]
+    if q < -1e-9:
+        return {"ends": low, "infinite": -np.inf, "extremes": min(window)}[outside]
+    return window_quantile(window, min(max(q, 0), 1), convention)
+
+
+def aci_thresholds(scores, level, rate, window, warmup=10, convention="linear", outside="ends"):
+    """α_{t+1} = α_t + rate · (α - err_t), the threshold being the (1 - α_t)-quantile of the window."""
+    alpha, out = 1 - level, []
+    current = alpha
+    for t, s in enumerate(scores):
+        if t < warmup:
+            out.append(level)
+            continue
+        out.append(window_answer(scores[max(0, t - window) : t], 1 - current, convention, outside))
+        current += rate * (alpha - (s > out[-1]))
+    return np.array(out)
+
+
+def dtaci_thresholds(scores, level, rates, window, horizon, warmup=10):
+    alpha, k = 1 - level, len(rates)
+    sigma = 1 / (2 * horizon)
+    eta = np.sqrt(3 / horizon * (np.log(k * horizon) + 2) / ((1 - alpha) ** 2 * alpha**3 + alpha**2 * (1 - alpha) ** 3))
+    experts, weights, out = np.full(k, alpha), np.full(k, 1 / k), []
+    for t, s in enumerate(scores):
+        if t < warmup:
+            out.append(level)
+            continue
+        past = scores[max(0, t - window) : t]
+        out.append(window_answer(past, 1 - weights @ experts / weights.sum(), "inverted_cdf", "ends"))
+        beta = np.mean(past >= s)
+        loss = alpha * (beta - experts) - np.minimum(0, beta - experts)
+        moved = weights * np.exp(-eta * loss)
+        weights = (1 - sigma) * moved + sigma * moved.sum() / k
+        weights /= weights.sum()
+        experts = experts + np.array(rates) * (alpha - (experts > beta + 1e-12))
+    return np.array(out)
+
+
+def agaci_thresholds(scores, level, rates, window, warmup=10, convention="linear"):
+    """Bernstein online aggregation, with linearised losses, of the thresholds of several ACI."""
+    alpha, k = 1 - level, len(rates)
+    currents = np.full(k, alpha)
+    regret, largest, squares, out = np.zeros(k), np.zeros(k), np.zeros(k), []
+    for t, s in enumerate(scores):
+        if t < warmup:
+            out.append(level)
+            continue
+        past = scores[max(0, t - window) : t]
+        experts = np.array([window_answer(past, 1 - c, convention, "ends") for c in currents])
+        exponent = np.array(
+            [r * boa_rate(b, v, k) if v else 0 for r, b, v in zip(regret, largest, squares, strict=True)]
+        )
+        weights = np.exp(exponent - exponent.max())
+        out.append(weights @ experts / weights.sum())
+        gradient = (1 - level) if s <= out[-1] else -level
+        gain = gradient * (out[-1] - experts)
+        for i in range(k):
+            largest[i] = max(largest[i], abs(gain[i]))
+            squares[i] += gain[i] ** 2
+            regret[i] += gain[i] - (boa_rate(largest[i], squares[i], k) * gain[i] ** 2 if squares[i] else 0)
+        currents = currents + np.array(rates) * (alpha - (s > experts))
+    return np.array(out)
+
+
+def boa_rate(largest, squares, k):
+    return min(1 / (2 * largest), np.sqrt(np.log(k) / squares))
+
+
+def pid_thresholds(scores, level, rate, integral, saturation, initial, window=None, scorecasts=None):
+    alpha, tracker, errors, out = 1 - level, initial, 0.0, []
+    for t, s in enumerate(scores, 1):
+        angle = errors * np.log(t) / (t * saturation)
+        if integral and abs(angle) >= np.pi / 2:
+            out.append(1.0 if angle > 0 else 0.0)
+        else:
+            out.append(tracker + integral * np.tan(angle) + (0 if scorecasts is None else scorecasts[t - 1]))
+        scale = 1 if window is None else np.ptp(scores[max(0, t - window) : t])
+        tracker += rate * scale * ((s > out[-1]) - alpha)
+        errors += (s > out[-1]) - alpha
+    return np.array(out)
+
+
+def saocp_thresholds(scores, level, initial, lifetime=8, played=None):
+    """
+    Experts are kept in a list, born every round and dropped when their time is over.
+
+    The shares are quotients of small differences, so rounding errors grow from round to round, exponentially where the
+    scores are hostile. With `played`, each round starts from the thresholds that were played before it, and errors of
+    one round stay in that round.
+    """
+    experts, out, last = [], [], initial
+    for t, s in enumerate(scores, 1):
+        power = max(2**n for n in range(20) if t % 2**n == 0)
+        experts.append({"born": t, "until": t + lifetime * power, "r": last, "squares": 0.0, "gain": 0.0, "bet": 0.0})
+        experts = [e for e in experts if t < e["until"]]
+        prior = np.array([1 / (e["born"] ** 2 * (1 + np.floor(np.log2(e["born"])))) for e in experts])
+        prior /= prior.sum()
+        wealth = np.array([e["gain"] / max(t - e["born"], 1) * (1 + e["bet"]) for e in experts])
+        shares = prior * np.maximum(wealth, 0)
+        shares = shares / shares.sum() if shares.sum() > 0 else prior
+        out.append(shares @ np.array([e["r"] for e in experts]))
+        last = out[-1] if played is None else played[t - 1]
+        for e, w in zip(experts, wealth, strict=True):
+            gain = np.clip(quantile_loss(last, s, level) - quantile_loss(e["r"], s, level), -1 if w > 0 else 0, 1)
+            e["gain"] += gain
+            e["bet"] += w * gain
+            if abs(e["gain"]) < 1e-13:  # a gain that is all rounding must not decide
+                e["gain"] = 0.0
+            gradient = (1 - level) if s <= e["r"] else -level
+            e["squares"] += gradient**2
+            if e["squares"]:
+                e["r"] -= gradient / np.sqrt(3 * e["squares"])
+    return np.array(out)
+
+
+def mvp_thresholds(scores, level, buckets, rate, normalize, uniforms, groups=None, resolution=1000):
+    """Sums of exponentials as the paper writes them; `uniforms[t]` is the coin of round t."""
+    groups = np.ones((len(scores), 1), bool) if groups is None else groups
+    covered_less_target, counts = np.zeros((buckets, groups.shape[1])), np.zeros((buckets, groups.shape[1]))
+    out = []
+    for s, coin, mine in zip(scores, uniforms, groups, strict=True):
+        if not mine.any():
+            out.append(0.0)
+            continue
+        c = np.zeros(buckets)
+        for i in range(buckets):
+            n = counts[i, mine]
+            f = np.sqrt((n + 1) * np.log2(n + 2) ** 2) if normalize else 1
+            v = np.round(covered_less_target[i, mine], 9)
+            over, under = np.sum(np.exp(rate * v / f) / f), np.sum(np.exp(-rate * v / f) / f)
+            c[i] = over - under if abs(over - under) > 1e-13 * over else 0  # groups may cancel but for rounding
+        turn = next((i for i in range(1, buckets) if c[i - 1] * c[i] <= 0), None)
+        if turn is None:
+            bucket, threshold = (0, 0.0) if c[0] > 0 else (buckets - 1, 1.0)
+        else:
+            total = abs(c[turn - 1]) + abs(c[turn])
+            if coin <= (abs(c[turn]) / total if total else 1):
+                bucket, threshold = turn - 1, turn / buckets - 1 / (resolution * buckets)
+            else:
+                bucket, threshold = turn, turn / buckets
+        out.append(threshold)
+        covered_less_target[bucket, mine] += (s <= threshold) - level
+        counts[bucket, mine] += 1
+    return np.array(out)

@@ -13,7 +13,7 @@ import pytest
 from cases import LEARNERS
 
 import dpconformal as dpc
-from dpconformal import priors, schedules
+from dpconformal import priors, rates, schedules
 
 GOOD = np.full(6, 0.5)
 
@@ -211,6 +211,39 @@ CONSTRUCTORS = [
     (lambda: dpc.Quantized(4, priors.from_numpyro(dist.HalfNormal(1.0))), "equal bins need a bounded one"),
     (lambda: dpc.SplitConformal(1, 0), "SplitConformal.high = 0.0: must exceed low = 1.0"),
     (lambda: dpc.SplitConformal(0, np.nan), "SplitConformal.high = nan"),
+    (lambda: dpc.SlidingERM(0), "SlidingERM.window = 0: must be a whole number, at least 1"),
+    (lambda: dpc.DiscountedERM(1.0), "DiscountedERM.discount = 1.0: must be finite and in (0, 1); for no discount"),
+    (lambda: dpc.NExCP(0.9, 1, 0), "NExCP.high = 0.0: must exceed low = 1.0"),
+    (lambda: dpc.OGD([]), "OGD.levels has shape (0,): pass at least one level"),
+    (lambda: dpc.OGD([0.5, 90]), "OGD.levels[1] = 90.0: a level lies in [0, 1]; 90 % is 0.9"),
+    (lambda: dpc.OGD([np.nan]), "OGD.levels[0] = nan"),
+    (lambda: dpc.OGD("0.9"), "OGD.levels must be real numbers"),
+    (lambda: dpc.OGD([0.5], rate=-1), "OGD.rate = -1.0: must be finite and in [0, inf)"),
+    (lambda: dpc.OGD([0.5], rate="fast"), "OGD.rate = 'fast': pass a rate such as rates.decaying(), a number, or"),
+    (lambda: dpc.OGD([0.5], rate=rates.Power), "OGD.rate = <class"),
+    (lambda: dpc.OGD([0.5], low=1, high=1), "OGD.high = 1.0: must exceed low = 1"),
+    (lambda: dpc.OGD([0.5], initial=[0.1, 0.2]), "OGD.initial has shape (2,): pass one threshold, or one for each"),
+    (lambda: dpc.OGD([0.5], initial=2), "OGD.initial[0] = 2.0: a threshold starts within the support [0.0, 1.0]"),
+    (lambda: rates.decaying(0.5), "decaying.epsilon = 0.5: must be finite and in (0, 0.5)"),
+    (lambda: rates.Power(-1), "Power.scale = -1.0"),
+    (lambda: dpc.SFOGD([0.5], rate=np.inf), "SFOGD.rate = inf"),
+    (lambda: dpc.SAOCP([0.5], lifetime=0), "SAOCP.lifetime = 0: must be a whole number, at least 1"),
+    (lambda: dpc.ACI([0.5], window=0), "ACI.window = 0: must be a whole number, at least 1"),
+    (lambda: dpc.ACI([0.5], warmup=0), "ACI.warmup = 0: must be a whole number, at least 1"),
+    (lambda: dpc.ACI([0.5], convention="lower"), "ACI.convention = 'lower': pass one of 'linear', 'higher', 'inverted"),
+    (lambda: dpc.ACI([0.5], outside="clip"), "ACI.outside = 'clip': pass one of 'ends', 'infinite', 'extremes'"),
+    (lambda: dpc.ACI([0.5], rate=-0.1), "ACI.rate = -0.1"),
+    (lambda: dpc.DtACI([0.5], rates=[]), "DtACI.rates has shape (0,): pass a rate for each expert"),
+    (lambda: dpc.DtACI([0.5], rates=[0.1, 0]), "DtACI.rates[1] = 0.0: must be finite and above 0"),
+    (lambda: dpc.DtACI([0.5], horizon=0), "DtACI.horizon = 0"),
+    (lambda: dpc.AgACI([0.5], rates=0.1), "AgACI.rates has shape (): pass a rate for each expert"),
+    (lambda: dpc.PID([0.5], saturation=0), "PID.saturation = 0.0: must be finite and in (0, inf)"),
+    (lambda: dpc.PID([0.5], outside="extremes"), "PID.outside = 'extremes': pass one of 'ends', 'infinite'"),
+    (lambda: dpc.PID([0.5], window=0), "PID.window = 0"),
+    (lambda: dpc.MVP([0.5], buckets=0), "MVP.buckets = 0: must be a whole number, at least 1"),
+    (lambda: dpc.MVP([0.5], rate=0), "MVP.rate = 0.0: must be finite and in (0, inf)"),
+    (lambda: dpc.MVP([0.5], groups=0), "MVP.groups = 0"),
+    (lambda: dpc.MVP([0.5], seed=0.5), "MVP.seed = 0.5: pass a whole number"),
     (lambda: schedules.Dirichlet(0), "Dirichlet.concentration = 0.0: must be finite and in (0, inf)"),
     (lambda: schedules.Dirichlet(-2), "Dirichlet.concentration = -2.0"),
     (lambda: schedules.Dirichlet(np.inf), "Dirichlet.concentration = inf"),
@@ -266,6 +299,54 @@ def test_constructors(make, message):
         make()
 
 
+GROUPS = dpc.MVP([0.9], buckets=5, groups=2)
+ROWS = np.ones((6, 2), bool)
+CONTEXTS = [
+    (lambda: dpc.replay(dpc.Exact(), GOOD, [0.5], context=ROWS), "context is given, and Exact takes none"),
+    (lambda: dpc.replay(dpc.OGD([0.9]), GOOD, [0.5], context=ROWS), "context is given, and OGD takes none"),
+    (lambda: dpc.replay(GROUPS, GOOD, [0.9]), "context is missing: an MVP with groups = 2 needs each round's groups"),
+    (lambda: dpc.replay(GROUPS, GOOD, [0.9], context=ROWS[:5]), "context has shape (5, 2): pass a row of 2 booleans"),
+    (lambda: dpc.replay(GROUPS, GOOD, [0.9], context=ROWS * 1.0), "context must be booleans"),
+    (lambda: dpc.replay(dpc.MVP([0.9]), GOOD, [0.9], context=ROWS), "this MVP takes none: make it with groups=2"),
+    (lambda: GROUPS.quantile(GROUPS.init(), [0.9]), "context is missing"),
+    (lambda: GROUPS.observe(GROUPS.init(), 0.5, context=ROWS), "context has shape (6, 2): pass a row of 2 booleans"),
+    (lambda: dpc.replay(dpc.PID([0.9]), GOOD, [0.9], context=GOOD), "make it with scorecast=True"),
+    (lambda: dpc.replay(dpc.PID([0.9], scorecast=True), GOOD, [0.9]), "needs the round's scorecast"),
+    (
+        lambda: dpc.replay(dpc.PID([0.9], scorecast=True), GOOD, [0.9], context=with_entry(np.nan)),
+        "context[3] = nan: a scorecast must be finite",
+    ),
+    (
+        lambda: dpc.replay(dpc.PID([0.9], scorecast=True), GOOD, [0.9], context=GOOD[:4]),
+        "context has shape (4,): pass a scorecast a round, shape (6,), or one a round and level, shape (6, 1)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), CONTEXTS)
+def test_context(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
+
+
+def test_states_and_rates_of_baselines():
+    small, large = dpc.ACI([0.5], window=5), dpc.ACI([0.5], window=9)
+    with pytest.raises(ValueError, match=r"state.latest has shape \(5,\), and this ACI works with \(9,\)"):
+        large.observe(small.init(), 0.5)
+    with pytest.raises(ValueError, match=r"state.iterate has shape \(1,\), and this OGD works with \(2,\)"):
+        dpc.replay(dpc.OGD([0.5, 0.9]), GOOD, [0.5], state=dpc.OGD([0.5]).init())
+    with pytest.raises(ValueError, match="state has room for 5 scores, and this SlidingERM has window = 9"):
+        dpc.SlidingERM(9).quantile(dpc.SlidingERM(5).init(), [0.5])
+    shrinking = dpc.OGD([0.5], rate=lambda t: 3 - t)
+    with pytest.raises(ValueError, match=r"rate's step of round t = 4, = -1.0: must be at least 0"):
+        dpc.replay(shrinking, GOOD, [0.5])
+    state = dpc.replay(shrinking, GOOD[:2], [0.5]).state
+    with pytest.raises(ValueError, match="round t = 4"):
+        dpc.replay(shrinking, GOOD[:2], [0.5], state=state)
+    with jax.enable_x64(False), pytest.raises(ValueError, match=r"collapses in float32; enable 64-bit JAX"):
+        dpc.replay(dpc.NExCP(1 - 1e-9), GOOD, [0.5])
+
+
 WRONG_TYPES = [
     (
         "dpc.metrics.coverage(dpc.replay(dpc.Exact(), [0.1], [0.5], keep='summary'))",
@@ -275,6 +356,7 @@ WRONG_TYPES = [
     ("dpc.ERM().quantile(3, [0.5])", "state is a int: ERM carries on from a SortedScores"),
     ("dpc.Quantized(4).merge(1, 2)", "state is a int: Quantized carries on from a BinnedScores"),
     ("dpc.priors.Mixture(dpc.priors.Uniform(), [1])", "pass a list of priors"),
+    ("dpc.rates.Custom(3)", "Custom.function = 3: pass a function of t"),
     ("dpc.schedules.Custom(3)", "Custom.function = 3: pass a function of t"),
     ("dpc.metrics.pit([1])", "run is a list"),
     ("dpc.replay(dpc.Exact, [0.5], [0.5])", "pass an instance, with brackets"),
@@ -282,6 +364,11 @@ WRONG_TYPES = [
     ("dpc.Exact(prior='uniform')", "Exact.prior = 'uniform': pass a prior"),
     ("dpc.Exact(capacity=2.5)", "Exact.capacity = 2.5: must be a whole number"),
     ("dpc.Quantized(bins=10.0)", "Quantized.bins = 10.0: must be a whole number"),
+    ("dpc.OGD([0.9]).observe(dpc.SFOGD([0.9]).init(), 0.5)", "state is a ScaledIterates: OGD carries on from a Iter"),
+    ("dpc.SlidingERM().quantile(3, [0.5])", "state is a int: SlidingERM carries on from a Window"),
+    ("dpc.ACI([0.9], window=2.5)", "ACI.window = 2.5: must be a whole number"),
+    ("dpc.PID([0.9], scorecast=[0.1])", "PID.scorecast = [0.1]: pass True, and the scorecasts as replay's context"),
+    ("dpc.MVP([0.9], normalize=1)", "MVP.normalize = 1: pass True or False"),
     ("dpc.ERM(prior=3)", "ERM.prior = 3: pass a prior"),
     ("dpc.priors.Mixture([dpc.priors.Uniform(), 3], [1, 2])", "Mixture.components[1] = 3: not a prior"),
     ("dpc.metrics.coverage([[0.5]])", "run is a list: pass what replay returned"),

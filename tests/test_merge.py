@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import dpconformal as dpc
 
 pytestmark = pytest.mark.core
+UNDISCOUNTED = [name for name in LEARNERS if "discounted" not in name and name not in ("sliding", "fading", "nexcp")]
 PARTS = [np.random.default_rng(i).integers(0, 20, n) / 19 for i, n in enumerate((7, 0, 12))]
 
 
@@ -37,7 +38,7 @@ def test_merge_is_associative(name):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=tolerance), left, right)
 
 
-@pytest.mark.parametrize("name", [n for n in LEARNERS if "discounted" not in n])
+@pytest.mark.parametrize("name", UNDISCOUNTED)
 def test_undiscounted_merge_does_not_mind_the_order(name):
     learner = LEARNERS[name]
     a, _, c = states(learner)
@@ -45,7 +46,15 @@ def test_undiscounted_merge_does_not_mind_the_order(name):
     np.testing.assert_array_equal(*same)
 
 
-@pytest.mark.parametrize("learner", [dpc.Exact(discount=0.8), dpc.Quantized(16, discount=0.8)], ids=["exact", "bins"])
+FORGETFUL = {
+    "exact": dpc.Exact(discount=0.8),
+    "bins": dpc.Quantized(16, discount=0.8),
+    "sliding": dpc.SlidingERM(16),
+    "fading": dpc.DiscountedERM(0.8),
+}
+
+
+@pytest.mark.parametrize("learner", FORGETFUL.values(), ids=FORGETFUL)
 def test_discounted_merge_minds_the_order(learner):
     a, _, c = states(learner)
     one, other = learner.quantile(learner.merge(a, c), LEVELS), learner.quantile(learner.merge(c, a), LEVELS)

@@ -4,5 +4,7 @@ from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.empirical import ERM, SplitConformal
 from dpconformal.beliefs.exact import Exact
 from dpconformal.beliefs.quantized import Quantized
+from dpconformal.beliefs.sliding import SlidingERM
+from dpconformal.beliefs.weighted import DiscountedERM, NExCP
 
-__all__ = ["ERM", "Belief", "Exact", "Quantized", "SplitConformal"]
+__all__ = ["ERM", "Belief", "DiscountedERM", "Exact", "NExCP", "Quantized", "SlidingERM", "SplitConformal"]

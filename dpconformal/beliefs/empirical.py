@@ -8,18 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from dpconformal.beliefs.empirical_replay import METHOD
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, SortedScores, check_sorted, empty, grow, merge, take_in
-from dpconformal.beliefs.weights import check_prior, check_unspoilt
+from dpconformal.beliefs.weights import Weights, check_prior, check_unspoilt
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, whole
 from dpconformal.inputs import as_floats, as_levels, check_not_batched
+from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 
 
-class _Empirical:
-    """What the two have in common: they keep every score and answer with one of them."""
+class Empirical:
+    """What empirical distributions have in common: they keep every score and answer with one of them."""
 
     support: tuple[Scalar, Scalar]
+    discount: Any = None
+
+    @property
+    def offline(self) -> Method:
+        """How to replay without a scan."""
+        return METHOD
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
@@ -46,7 +54,7 @@ class _Empirical:
 
 @register()
 @dataclass(frozen=True)
-class ERM(_Empirical):
+class ERM(Empirical):
     """
     Empirical quantile of all past scores: empirical risk minimisation, Follow-the-Leader.
 
@@ -81,6 +89,14 @@ class ERM(_Empirical):
         check_sorted(self, state)
         return _erm_quantile(self, state, as_levels(levels, state.values.dtype))
 
+    def weights(self, counts: Int[Array, "*T"], dtype: Any) -> Weights:
+        """Return the total mass after so many scores, in the place of the prior's share, and that of one score."""
+        return masses_of(counts, counts, dtype)
+
+    def without_scores(self, levels: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """Predict before any score: with the prior."""
+        return self.prior.quantile(levels)
+
     def cdf(self, state: SortedScores, x: Numbers, side: str = "right") -> Float[Array, "..."]:
         """Share of past scores that are at most x; with ``side="left"`` below x."""
         check_sorted(self, state)
@@ -92,7 +108,7 @@ class ERM(_Empirical):
 
 @register()
 @dataclass(frozen=True)
-class SplitConformal(_Empirical):
+class SplitConformal(Empirical):
     """
     The ⌈level·(n + 1)⌉-th smallest of n past scores: valid in finite samples.
 
@@ -118,15 +134,7 @@ class SplitConformal(_Empirical):
     high: Scalar = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            end = as_numbers(f"SplitConformal.{name}", getattr(self, name))
-            # A plain float, so that it takes on the dtype of the scores; infinite ends are welcome.
-            object.__setattr__(self, name, end if is_traced(end) or end.ndim else float(end))
-        if not is_traced(self.low, self.high):
-            bad = ~(np.asarray(self.low) < np.asarray(self.high))
-            complain_at(
-                "SplitConformal.high", np.broadcast_to(self.high, bad.shape), bad, f"must exceed low = {self.low}"
-            )
+        check_ends(self)
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:  # type: ignore[override]
@@ -138,6 +146,14 @@ class SplitConformal(_Empirical):
         check_sorted(self, state)
         return _split_quantile(self, state, as_levels(levels, state.values.dtype))
 
+    def weights(self, counts: Int[Array, "*T"], dtype: Any) -> Weights:
+        """Return the total mass after so many scores, one more at +∞ included, and that of one score."""
+        return masses_of(counts, counts + 1, dtype)
+
+    def without_scores(self, levels: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """Predict before any score: everything."""
+        return jnp.full_like(levels, jnp.inf)
+
     def cdf(self, state: SortedScores, x: Numbers, side: str = "right") -> Float[Array, "..."]:
         """Share of past scores that are at most x (``side="left"``: below x), with one more counted at +∞."""
         check_sorted(self, state)
@@ -145,6 +161,52 @@ class SplitConformal(_Empirical):
         share = _up_to(state, x, side) / (state.seen + 1).astype(x.dtype)
         share = jnp.where(jnp.isposinf(x), 1, share)
         return jnp.where((state.seen < 0) | jnp.isnan(x), jnp.nan, share)
+
+
+def check_ends(learner: Any) -> None:
+    """
+    Check and normalise the support of a learner without a prior, while it is being constructed.
+
+    Parameters
+    ----------
+    learner : SplitConformal or NExCP
+        The learner; its ends may be infinite.
+
+    Raises
+    ------
+    ValueError
+        If they do not make an interval.
+    """
+    owner = type(learner).__name__
+    for name in ("low", "high"):
+        end = as_numbers(f"{owner}.{name}", getattr(learner, name))
+        # A plain float, so that it takes on the dtype of the scores; infinite ends are welcome.
+        object.__setattr__(learner, name, end if is_traced(end) or end.ndim else float(end))
+    if not is_traced(learner.low, learner.high):
+        bad = ~(np.asarray(learner.low) < np.asarray(learner.high))
+        why = f"must exceed low = {learner.low}"
+        complain_at(f"{owner}.high", np.broadcast_to(learner.high, bad.shape), bad, why)
+
+
+def masses_of(counts: Int[Array, "*T"], total: Int[Array, "*T"], dtype: Any) -> Weights:
+    """
+    Weigh scores that all count 1.
+
+    Parameters
+    ----------
+    counts : Array
+        Scores seen; negative if the state was spoilt.
+    total : Array
+        Total mass.
+    dtype : dtype
+        To compute in.
+
+    Returns
+    -------
+    Weights
+        Without a discount.
+    """
+    return Weights(jnp.where(counts < 0, jnp.nan, total.astype(dtype)), jnp.ones(counts.shape, dtype), None)
 
 
 def rank_of_level(levels: Float[Array, "*n"], total: Int[Array, ""]) -> Int[Array, "*n"]:

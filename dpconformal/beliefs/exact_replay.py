@@ -101,23 +101,45 @@ def walk_tree(
         What was to be kept.
     """
     weights = weights_by_round(learner, counts, ranked.values.dtype)
-    age = counts[0] - ranked.arrivals  # negative for scores to come
-    known = (ranked.arrivals > 0) & (age >= 0)
-    if weights.discount is None:
-        masses = known.astype(jnp.int32)
-    else:
-        masses = jnp.where(known, weights.discount ** jnp.maximum(age, 0).astype(ranked.values.dtype), 0)
+    masses = masses_before(ranked, counts[0], weights.discount)
     walker = tree_walk(learner.prior, masses, ranked.values, levels)
     rows = arrivals(ranked.places, weights, NO_PLACE, epoch)
     return follow(walker, rows, levels, scores, real, keep, *block_and_fade(scores.shape[0], epoch, weights.discount))
 
 
-def _place(learner: Any, begin: SortedScores, fresh: bool, scores: Array) -> Ranked:
+def masses_before(ranked: Ranked, count: Int[Array, ""], discount: Float[Array, ""] | None) -> Array:
+    """
+    Weigh the scores seen before a stretch of rounds.
+
+    Parameters
+    ----------
+    ranked : Ranked
+        Every score.
+    count : Array, shape ()
+        How many were seen before.
+    discount : Array, shape (), optional
+        What a mass is multiplied with each round.
+
+    Returns
+    -------
+    Array, shape (C,)
+        Counts without a discount; 0 for scores to come.
+    """
+    age = count - ranked.arrivals  # negative for scores to come
+    known = (ranked.arrivals > 0) & (age >= 0)
+    if discount is None:
+        return known.astype(jnp.int32)
+    return jnp.where(known, discount ** jnp.maximum(age, 0).astype(ranked.values.dtype), 0)
+
+
+def place(learner: Any, begin: SortedScores, fresh: bool, scores: Array) -> Ranked:
+    """Rank the scores of a run among those before it."""
     del learner
     return rank(None if fresh else begin, scores, begin.values.shape[-1])
 
 
-def _place_on_host(learner: Any, begin: SortedScores, fresh: bool, scores: np.ndarray) -> Ranked:
+def place_on_host(learner: Any, begin: SortedScores, fresh: bool, scores: np.ndarray) -> Ranked:
+    """Rank the scores of a batch of runs, on the host."""
     del learner
     return rank_on_host(None if fresh else begin, scores, begin.values.shape[-1])
 
@@ -145,7 +167,8 @@ def _run(
     return walk_chain(learner, chain, insertions, ranked.values, counts, scores, real, levels, keep)
 
 
-def _finish(learner: Any, begin: SortedScores, ranked: Ranked, count: Array, scores: Array) -> SortedScores:
+def finish(learner: Any, begin: SortedScores, ranked: Ranked, count: Array, scores: Array) -> SortedScores:
+    """Return the state after all scores."""
     del learner, begin, scores
     return SortedScores(count, ranked.values, ranked.arrivals)
 
@@ -156,7 +179,7 @@ def _stretches(
     """Cut the rounds into stretches for several cores."""
     count: Any = np.int32(int(begin.seen) + scores.size)
     end = SortedScores(count, ranked.values, ranked.arrivals)
-    cut = _chain_stretches if _pointers_suffice(learner, levels) else _tree_stretches
+    cut = _chain_stretches if _pointers_suffice(learner, levels) else partial(tree_stretches, walk_tree)
     for rounds, run in cut(learner, begin, ranked, scores, levels, keep):
         yield Stretch(rounds, run, end if rounds.stop == scores.size else None)
 
@@ -173,10 +196,31 @@ def _chain_stretches(
         yield rounds, partial(walk_chain, learner, chain, insertions, ranked.values, *given, keep)
 
 
-def _tree_stretches(
-    learner: Any, begin: SortedScores, ranked: Ranked, scores: np.ndarray, levels: Array, keep: str
+def tree_stretches(
+    walk: Callable[..., Any],
+    learner: Any,
+    begin: SortedScores,
+    ranked: Ranked,
+    scores: np.ndarray,
+    levels: Array,
+    keep: str,
 ) -> Iterator[tuple[slice, Callable[[], Any]]]:
-    """Short ones where the distant past is forgotten: each ranks only what still weighs something."""
+    """
+    Cut the rounds into short stretches where the distant past is forgotten: each ranks only what still weighs.
+
+    Parameters
+    ----------
+    walk : callable
+        Replays a stretch, as :func:`walk_tree` does.
+    learner, begin, ranked, scores, levels, keep
+        As for :class:`dpconformal.offline.driver.Method`.
+
+    Yields
+    ------
+    tuple
+        Rounds, and what replays them.
+    """
+    del ranked
     seen, epoch, longest = int(begin.seen), epoch_for(learner, scores.dtype), None
     window = total = seen + scores.size
     if learner.discount is not None:
@@ -194,7 +238,7 @@ def _tree_stretches(
         arrived = np.where(recent.arrivals > 0, recent.arrivals + np.int32(first), 0)
         places = padded(recent.places[-length:], padding, NO_PLACE)
         given = rounds_of(rounds, padding, seen, scores, levels)
-        return walk_tree(learner, Ranked(recent.values, arrived, places), *given, keep, epoch)
+        return walk(learner, Ranked(recent.values, arrived, places), *given, keep, epoch)
 
     for piece in pieces(scores.size, levels.shape[-1], longest):
         yield piece.rounds, partial(run, *piece)
@@ -202,4 +246,4 @@ def _tree_stretches(
 
 _linked = jax.jit(linked, static_argnums=0)
 
-METHOD = Method(epoch_for, _place, _place_on_host, _run, _finish, _stretches)
+METHOD = Method(epoch_for, place, place_on_host, _run, finish, _stretches)

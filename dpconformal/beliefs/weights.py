@@ -26,8 +26,8 @@ class Weights(NamedTuple):
         What that mass is multiplied with each round; None for nothing.
     """
 
-    prior: Float[Array, ""]  # ()
-    atom: Float[Array, ""]  # ()
+    prior: Float[Array, "*T"]  # ()
+    atom: Float[Array, "*T"]  # ()
     discount: Float[Array, ""] | None  # ()
 
 

@@ -1,5 +1,6 @@
 """Exact beliefs with a discount, or with levels that change by round: a binary descent, O(log T) a query."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -35,6 +36,71 @@ def fenwick(masses: Num[Array, " N"]) -> Num[Array, " M"]:
     total = jnp.pad(total, (0, size + 1 - total.shape[0]), mode="edge")
     index = jnp.arange(size + 1, dtype=jnp.int32)
     return total - total[index - (index & -index)]
+
+
+def climb(tree: Num[Array, " M"], row: Any, first: Array) -> Num[Array, " M"]:
+    """
+    Add the mass of a score that has arrived to a Fenwick tree.
+
+    Parameters
+    ----------
+    tree : Array, shape (M + 1,)
+        The tree.
+    row : Arrivals
+        What the round brings.
+    first : Array, shape ()
+        Whether this is the round's first step; in others nothing is added.
+
+    Returns
+    -------
+    Array, shape (M + 1,)
+        The tree, in place.
+    """
+    size = tree.shape[0] - 1
+
+    def add(climbing: Any) -> Any:
+        index, tree = climbing
+        return index + (index & -index), put(tree, index, take(tree, index) + row.mass)
+
+    if row.shrink is not None:
+        tree = shrunk_in_place(tree, row.shrink, first)
+    index = jnp.where(first, row.place, NO_PLACE) + 1
+    return lax.while_loop(lambda climbing: climbing[0] <= size, add, (index, tree))[1]
+
+
+def descend(tree: Num[Array, " M"], is_short: Callable[[Array, Array], Array]) -> Num[Array, "2"]:
+    """
+    Find how many places, from the first on, together fall short of something.
+
+    Parameters
+    ----------
+    tree : Array, shape (M + 1,)
+        The tree.
+    is_short : callable
+        ``(places, their mass) -> bool``, false from some number of places on.
+
+    Returns
+    -------
+    Array, shape (2,)
+        The largest number of places that falls short, see :func:`as_index`, and their mass.
+    """
+    size = tree.shape[0] - 1
+    passes = -(-(size.bit_length() - 1) // STRIDE)
+
+    def halve(_: Array, searching: Any) -> Any:
+        passed, mass, step = searching
+        for _halving in range(STRIDE):
+            further = jnp.minimum(passed + step, size)
+            more = mass + take(tree, further)
+            short = (step > 0) & is_short(further, more)
+            passed, mass = jnp.where(short, further, passed), jnp.where(short, more, mass)
+            step = lax.shift_right_logical(step, jnp.ones_like(step))
+        return passed, mass, step
+
+    start = jnp.zeros((), jnp.int32), jnp.zeros((), tree.dtype), jnp.asarray(size // 2, jnp.int32)
+    first, stop = jnp.zeros((), jnp.int32), jnp.asarray(passes, jnp.int32)
+    passed, mass, _ = lax.fori_loop(first, stop, halve, start)
+    return jnp.stack([_as_mass(passed, mass.dtype), mass])
 
 
 def tree_walk(
@@ -75,48 +141,43 @@ def tree_walk(
     share = jnp.concatenate([share, jnp.full(padding + 1, jnp.inf, dtype)])
     values = jnp.where(jnp.isfinite(values), values, high)
     values = jnp.concatenate([low[None], values, jnp.full(padding + 1, high, dtype)])
-    passes = -(-(size.bit_length() - 1) // STRIDE)
-
-    def arrive(tree: Array, row: Any, first: Array) -> Array:
-        def add(climbing: Any) -> Any:
-            index, tree = climbing
-            return index + (index & -index), put(tree, index, take(tree, index) + row.mass)
-
-        if row.shrink is not None:
-            tree = shrunk_in_place(tree, row.shrink, first)
-        index = jnp.where(first, row.place, NO_PLACE) + 1
-        return lax.while_loop(lambda climbing: climbing[0] <= size, add, (index, tree))[1]
 
     def locate(tree: Array, row: Any, level: Array, pointer: Any) -> Num[Array, "2"]:
         del pointer  # the last round's answer is of no use
-
-        def halve(_: Array, searching: Any) -> Any:
-            passed, mass, step = searching
-            for _halving in range(STRIDE):
-                further = jnp.minimum(passed + step, size)
-                more = mass + take(tree, further)
-                cdf = row.prior_weight * take(share, further - 1) + row.atom * more.astype(dtype)
-                short = (step > 0) & (cdf < level)
-                passed, mass = jnp.where(short, further, passed), jnp.where(short, more, mass)
-                step = lax.shift_right_logical(step, jnp.ones_like(step))
-            return passed, mass, step
-
-        start = jnp.zeros((), jnp.int32), jnp.zeros((), tree.dtype), jnp.asarray(size // 2, jnp.int32)
-        first, stop = jnp.zeros((), jnp.int32), jnp.asarray(passes, jnp.int32)
-        passed, mass, _ = lax.fori_loop(first, stop, halve, start)
-        return jnp.stack([_as_mass(passed, mass.dtype), mass])
+        return descend(
+            tree,
+            lambda places, mass: row.prior_weight * take(share, places - 1) + row.atom * mass.astype(dtype) < level,
+        )
 
     def read(found: Any, rows: Any, levels: Array) -> Array:
-        passed, mass = _as_index(found[..., 0]), found[..., 1]
+        passed, mass = as_index(found[..., 0]), found[..., 1]
         prior_weight, atom = rows.prior_weight[:, None], rows.atom[:, None]
         mass = atom * mass.astype(dtype)
         reached = prior_weight * share[passed] + mass
         return quantiles_in_gaps(prior, prior_weight, mass, values[passed], values[passed + 1], reached, levels)
 
-    def shrink(tree: Array, pointers: Array, by: Array) -> Any:
-        return tree * by, pointers
+    return Walk(climb, locate, shrink, tree, jnp.zeros((count, 2), tree.dtype), False, read)
 
-    return Walk(arrive, locate, shrink, tree, jnp.zeros((count, 2), tree.dtype), False, read)
+
+def shrink(tree: Array, pointers: Array, by: Array) -> Any:
+    """
+    Multiply every mass of a tree.
+
+    Parameters
+    ----------
+    tree : Array, shape (M + 1,)
+        The tree.
+    pointers : Array
+        Not touched.
+    by : Array, shape ()
+        The factor.
+
+    Returns
+    -------
+    tuple
+        Tree and pointers.
+    """
+    return tree * by, pointers
 
 
 def _as_mass(index: Int[Array, ""], dtype: Any) -> Num[Array, ""]:
@@ -124,5 +185,18 @@ def _as_mass(index: Int[Array, ""], dtype: Any) -> Num[Array, ""]:
     return lax.bitcast_convert_type(index, dtype) if dtype == jnp.float32 else index.astype(dtype)
 
 
-def _as_index(number: Num[Array, "..."]) -> Int[Array, "..."]:
+def as_index(number: Num[Array, "..."]) -> Int[Array, "..."]:
+    """
+    Read an index that travelled beside a mass.
+
+    Parameters
+    ----------
+    number : Array
+        What :func:`descend` returned first.
+
+    Returns
+    -------
+    Array
+        Indices.
+    """
     return lax.bitcast_convert_type(number, jnp.int32) if number.dtype == jnp.float32 else number.astype(jnp.int32)

@@ -1,0 +1,187 @@
+"""Dynamically-tuned adaptive conformal inference: many rates at once, weighted by how well they do."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jax.nn import softmax
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, Int
+
+from dpconformal.baselines.aci import adapted_levels, asked_of_window, check_window, window_of
+from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
+from dpconformal.beliefs.window import empty_window, share_at_least, slide
+from dpconformal.checks import Scalar, as_numbers, complain_at, is_traced, whole
+from dpconformal.learner import rounding
+from dpconformal.pytree import register
+
+RATES = tuple(0.001 * 2**k for k in range(8))
+
+
+class WindowAndExperts(NamedTuple):
+    """
+    The latest scores, and experts that differ in their rate.
+
+    Attributes
+    ----------
+    seen : Array, shape ()
+        Scores seen; -1 once a bad one was met inside ``jit``.
+    latest, ordered : Array, shape (window,)
+        As in :class:`dpconformal.beliefs.window.Window`.
+    misses : Array, shape (G, K)
+        Rounds after the warm-up that each expert of each level missed.
+    log_weights : Array, shape (G, K)
+        Logarithms of the experts' weights; the largest is 0.
+    """
+
+    seen: Int[Array, "*B"]  # ()
+    latest: Float[Array, "*B W"]  # (window,)
+    ordered: Float[Array, "*B W"]  # (window,)
+    misses: Int[Array, "*B G K"]  # (G, K)
+    log_weights: Float[Array, "*B G K"]  # (G, K)
+
+
+def check_rates(learner: Any) -> None:
+    """
+    Check and normalise the rates of a learner's experts, while it is being constructed.
+
+    Parameters
+    ----------
+    learner : DtACI or AgACI
+        The learner.
+
+    Raises
+    ------
+    ValueError
+        Naming what is wrong.
+    """
+    name = f"{type(learner).__name__}.rates"
+    rates = as_numbers(name, learner.rates)
+    if rates.ndim == 0 or rates.shape[-1] == 0:
+        raise ValueError(f"{name} has shape {rates.shape}: pass a rate for each expert, such as [0.001, 0.01, 0.1]")
+    if not is_traced(rates):
+        rates = rates.astype(float)
+        complain_at(name, rates, ~((rates > 0) & (rates < math.inf)), "must be finite and above 0")
+    object.__setattr__(learner, "rates", rates)
+
+
+def levels_of_experts(learner: Any, state: Any) -> Float[Array, "G K"]:
+    """
+    Compute the adapted level of each expert, see :func:`dpconformal.baselines.aci.adapted_levels`.
+
+    Parameters
+    ----------
+    learner : DtACI or AgACI
+        The learner.
+    state : State
+        With the experts' misses.
+
+    Returns
+    -------
+    Array, shape (G, K)
+        Levels, possibly outside [0, 1].
+    """
+    dtype, shape = state.latest.dtype, state.misses.shape
+    levels = jnp.broadcast_to(grid_of(learner, dtype)[:, None], shape)
+    rates = jnp.broadcast_to(jnp.asarray(learner.rates).astype(dtype)[None, :], shape)
+    return adapted_levels(levels, state.misses, state.seen - learner.warmup, rates)
+
+
+@register(static=("window", "horizon", "warmup", "outside"))
+@dataclass(frozen=True)
+class DtACI(GridLearner):
+    """
+    Dynamically-tuned ACI (DtACI, first called FACI): ACI at several rates, mixed by exponential weights.
+
+    In each round the window is asked at the experts' weighted mean level. How well an expert's level fits is judged
+    by the quantile loss of the score's p-value in the window, over the last ``horizon`` rounds or so: fixed-share
+    weights forget.
+
+    Guarantees, with no assumption: on every stretch of ``horizon`` rounds its loss in terms of levels comes close to
+    that of the best slowly moving sequence of levels. The coverage frequency is right in the long run only if the
+    weights move ever more slowly. Thresholds of different levels may cross. A round costs O(window + K).
+
+    Parameters
+    ----------
+    levels : array_like, shape (G,)
+        The grid; a query goes to the nearest level.
+    rates : array_like, shape (K,)
+        γ of each expert.
+    window : int
+        Latest scores to take quantiles of.
+    horizon : int
+        |I|, the length of the stretches to do well on. It sets the share σ = 1/(2|I|) that all experts get, and the
+        learning rate of the weights, √(3/|I| · (ln(K|I|) + 2) / ((1 - a)²a³ + a²(1 - a)³)) with a = 1 - level.
+    warmup : int
+        Rounds at the start that are answered by ``initial`` and from which only the window learns.
+    outside : {"ends", "infinite", "extremes"}
+        Threshold where the mean level leaves [0, 1], see :class:`ACI`.
+    initial : array_like, optional
+        Threshold of the warm-up, one for all levels or one for each; low + level · (high - low) by default.
+    low, high : float
+        The support. Scores outside are refused.
+
+    References
+    ----------
+    Gibbs and Candès (2024), Conformal inference for online prediction with arbitrary distribution shifts.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(DtACI(levels=[0.5], window=3, warmup=2), [0.2, 0.4, 0.6, 0.1], [0.5])
+    >>> run.thresholds.ravel().round(3)
+    Array([0.5, 0.5, 0.2, 0.4], dtype=float...)
+    """
+
+    levels: Any
+    rates: Any = RATES
+    window: int = 100
+    horizon: int = 100
+    warmup: int = 10
+    outside: str = "ends"
+    initial: Any = None
+    low: Scalar = 0.0
+    high: Scalar = 1.0
+    state_type: ClassVar[type] = WindowAndExperts
+
+    def __post_init__(self) -> None:
+        check_window(self)
+        check_rates(self)
+        object.__setattr__(self, "horizon", whole("DtACI.horizon", self.horizon, 1))
+
+    def start(self, dtype: Any) -> WindowAndExperts:
+        """Return the state before any score."""
+        shape = len(self.levels), len(self.rates)
+        return WindowAndExperts(*empty_window(self.window, dtype), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype))
+
+    def thresholds(self, state: WindowAndExperts) -> Float[Array, " G"]:
+        """Predict the threshold of each level of the grid."""
+        level = jnp.sum(softmax(state.log_weights, axis=-1) * levels_of_experts(self, state), axis=-1)
+        answers = asked_of_window(self, window_of(state), level, "inverted_cdf", self.outside)
+        return jnp.where(state.seen < self.warmup, initial_of(self, state.latest.dtype), answers)
+
+    def learn(self, state: WindowAndExperts, score: Float[Array, ""]) -> WindowAndExperts:
+        """Move the window on, and after the warm-up judge the experts by the score's p-value."""
+        dtype, active = score.dtype, state.seen >= self.warmup
+        target, experts = 1 - grid_of(self, dtype)[:, None], 1 - levels_of_experts(self, state)  # as miscoverage
+        value = share_at_least(window_of(state), score)
+        loss = target * (value - experts) - jnp.minimum(value - experts, 0)
+        moved = state.log_weights - self._learning_rate(dtype)[:, None] * loss
+        share = 1 / (2 * self.horizon)
+        pooled = logsumexp(moved, axis=-1, keepdims=True) + math.log(share / len(self.rates))
+        mixed = jnp.logaddexp(moved + math.log1p(-share), pooled)
+        mixed = mixed - jnp.max(mixed, axis=-1, keepdims=True)
+        missed = (experts - value > rounding(dtype)) & active
+        return WindowAndExperts(
+            *slide(window_of(state), score),
+            state.misses + missed.astype(jnp.int32),
+            jnp.where(active, mixed, state.log_weights),
+        )
+
+    def _learning_rate(self, dtype: Any) -> Float[Array, " G"]:
+        level = grid_of(self, dtype)
+        spread = level**2 * (1 - level) ** 3 + (1 - level) ** 2 * level**3
+        log = math.log(len(self.rates) * self.horizon) + 2
+        # Levels 0 and 1 have nothing to learn: no expert ever loses there.
+        return jnp.sqrt(3 / self.horizon * log / jnp.where(spread > 0, spread, 1))

@@ -1,0 +1,130 @@
+"""Online gradient descent on the quantile loss, level by level."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dpconformal import rates
+from dpconformal.baselines.grid import GridLearner, check_grid, grid_of, initial_of, width_of
+from dpconformal.checks import Scalar, is_traced
+from dpconformal.learner import State
+from dpconformal.pytree import register
+
+
+class Iterates(NamedTuple):
+    """
+    Where gradient descent stands.
+
+    Attributes
+    ----------
+    seen : Array, shape ()
+        Scores seen; -1 once a bad one was met inside ``jit``.
+    iterate : Array, shape (G,)
+        The threshold of each level of the grid.
+    """
+
+    seen: Int[Array, "*B"]  # ()
+    iterate: Float[Array, "*B G"]  # (G,)
+
+
+def slope(threshold: Float[Array, "*n"], score: Float[Array, ""], levels: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """
+    Compute a derivative of the quantile loss by the threshold.
+
+    Parameters
+    ----------
+    threshold : Array
+        Thresholds.
+    score : Array, shape ()
+        The score.
+    levels : Array
+        Their levels.
+
+    Returns
+    -------
+    Array
+        1 - level where the score is covered, -level where it is not.
+    """
+    return (threshold >= score).astype(levels.dtype) - levels
+
+
+@register()
+@dataclass(frozen=True)
+class OGD(GridLearner):
+    """
+    Online gradient descent: r ← r - η_t · ∂l(r), for each level of a grid (MultiOGD).
+
+    With one level this is the paper's OGD, with ``levels=jnp.linspace(0, 1, 50)`` its MultiOGD: a query goes to the
+    nearest level of the grid. Each level is followed by itself, so thresholds of different levels may cross.
+
+    Guarantees, for scores in [low, high] of width R, with no further assumption:
+
+    * η_t = R/√t (the default): regret O(R√T) for a level of the grid, and coverage frequency within 2/√T.
+    * constant rate η: coverage frequency within (1 + η)/(ηT) of the level.
+    * η_t decreasing: within (R + η_1)/(η_T·T); with ``rates.decaying()`` thresholds also converge if the scores
+      are iid.
+
+    Parameters
+    ----------
+    levels : array_like, shape (G,)
+        The grid.
+    rate : Rate, float or callable, optional
+        η_t in units of high - low: a number for a constant step, ``dpc.rates.decaying(0.1)``, or any function of t.
+        1/√t by default.
+    initial : array_like, optional
+        First threshold, one for all levels or one for each; low + level · (high - low) by default.
+    low, high : float
+        The support. Scores outside are refused; thresholds may leave it.
+
+    References
+    ----------
+    Gibbs and Candès (2021), Adaptive conformal inference under distribution shift. Angelopoulos, Barber and Bates
+    (2024), Online conformal prediction with decaying step sizes.
+
+    Examples
+    --------
+    >>> learner = OGD(levels=[0.5, 0.9])
+    >>> state = learner.observe(learner.init(), 0.7)
+    >>> learner.quantile(state, [0.5, 0.9])
+    Array([1. , 0.8], dtype=float...)
+    """
+
+    levels: Any
+    rate: Any = rates.Power()
+    initial: Any = None
+    low: Scalar = 0.0
+    high: Scalar = 1.0
+    state_type: ClassVar[type] = Iterates
+
+    def __post_init__(self) -> None:
+        check_grid(self)
+        object.__setattr__(self, "rate", rates.as_rate(self.rate, "OGD"))
+
+    def init(self, rounds: int | None = None, dtype: Any = None) -> State:
+        """Return the state before any score; a user's own rate is checked on the ``rounds`` to come."""
+        state = super().init(rounds, dtype)
+        rates.check_steps(self.rate, 1, rounds or 0)
+        return state
+
+    def prepare(self, state: State, rounds: int) -> State:
+        """Check that a state, or a batch of them, can be carried on from."""
+        state = super().prepare(state, rounds)
+        if not is_traced(state.seen) and state.seen.size:
+            rates.check_steps(self.rate, int(state.seen.min()) + 1, int(state.seen.max()) + rounds)
+        return state
+
+    def start(self, dtype: Any) -> Iterates:
+        """Return the state before any score."""
+        return Iterates(jnp.zeros((), jnp.int32), initial_of(self, dtype))
+
+    def thresholds(self, state: Iterates) -> Float[Array, " G"]:
+        """Predict the threshold of each level of the grid."""
+        return state.iterate
+
+    def learn(self, state: Iterates, score: Float[Array, ""]) -> Iterates:
+        """Step down the slope of the loss."""
+        dtype = score.dtype
+        step = width_of(self, dtype) * self.rate.step((state.seen + 1).astype(dtype)).astype(dtype)
+        return state._replace(iterate=state.iterate - step * slope(state.iterate, score, grid_of(self, dtype)))

@@ -1,0 +1,212 @@
+"""Strongly adaptive online conformal prediction: experts that are born every round and live ever longer."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from dpconformal.baselines.grid import GridLearner, check_grid, check_state, grid_of, initial_of, learnt, width_of
+from dpconformal.baselines.ogd import slope
+from dpconformal.baselines.sfogd import scale_free_step
+from dpconformal.checks import Numbers, Scalar, is_traced, whole
+from dpconformal.learner import State, rounding
+from dpconformal.pinball import pinball
+from dpconformal.pytree import register
+
+ORDERS = 31  # powers of two in the number of a round
+
+
+class Experts(NamedTuple):
+    """
+    A pool of experts, one in each slot, for each level of the grid.
+
+    Attributes
+    ----------
+    seen : Array, shape ()
+        Scores seen; -1 once a bad one was met inside ``jit``.
+    answer : Array, shape (G,)
+        The threshold of the coming round.
+    births : Array, shape (E,)
+        Round in which the expert of a slot was born; 0 for none yet. There is room for the experts of one power of two
+        after another.
+    iterate, squares : Array, shape (G, E)
+        Each expert's scale-free gradient descent.
+    gains, bets : Array, shape (G, E)
+        What each expert gained over the mixture in its life, plain and weighted with its wealth.
+    wealth : Array, shape (G, E)
+        gains / age · (1 + bets), before the coming round.
+    """
+
+    seen: Int[Array, "*B"]  # ()
+    answer: Float[Array, "*B G"]  # (G,)
+    births: Int[Array, "*B E"]  # (E,)
+    iterate: Float[Array, "*B G E"]  # (G, E)
+    squares: Float[Array, "*B G E"]  # (G, E)
+    gains: Float[Array, "*B G E"]  # (G, E)
+    bets: Float[Array, "*B G E"]  # (G, E)
+    wealth: Float[Array, "*B G E"]  # (G, E)
+
+
+@register(static=("lifetime",))
+@dataclass(frozen=True)
+class SAOCP(GridLearner):
+    """
+    Strongly adaptive online conformal prediction: a mixture of scale-free gradient descents of different age.
+
+    In each round an expert is born, an :class:`SFOGD` that starts at the last threshold; the one of round i lives for
+    ``lifetime`` · 2^k rounds, 2^k being the largest power of two that divides i. Coin betting weights the living by
+    what they gained over the mixture.
+
+    Guarantees, for scores in [low, high] of width R, with no further assumption: on every stretch of k rounds, regret
+    Õ(R√k) at a level of the grid; the coverage frequency is right in the long run under mild conditions on the
+    experts' weights. Thresholds of different levels may cross. A round costs O(lifetime · log T).
+
+    Parameters
+    ----------
+    levels : array_like, shape (G,)
+        The grid; a query goes to the nearest level.
+    lifetime : int
+        g, rounds that an expert of an odd round lives.
+    initial : array_like, optional
+        First threshold, one for all levels or one for each; low + level · (high - low) by default.
+    low, high : float
+        The support. Scores outside are refused; thresholds may leave it.
+
+    Notes
+    -----
+    As in the paper, losses are divided by R = high - low; gains are kept within ±1, as the betting requires, should
+    an iterate stray further than R from the mixture. Sums of
+    gains within rounding error of 0 are 0.
+
+    References
+    ----------
+    Bhatnagar, Wang, Xiong and Bai (2023), Improved online conformal prediction via strongly adaptive online learning.
+    Jun, Orabona, Wright and Willett (2017), Improved strongly adaptive online learning using coin betting.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(SAOCP(levels=[0.9]), [0.2, 0.4, 0.6, 0.1], [0.9])
+    >>> run.thresholds.ravel().round(3)
+    Array([0.9  , 0.387, 0.812, 0.845], dtype=float...)
+    """
+
+    levels: Any
+    lifetime: int = 8
+    initial: Any = None
+    low: Scalar = 0.0
+    high: Scalar = 1.0
+    state_type: ClassVar[type] = Experts
+
+    def __post_init__(self) -> None:
+        check_grid(self)
+        object.__setattr__(self, "lifetime", whole("SAOCP.lifetime", self.lifetime, 1))
+
+    @property
+    def room(self) -> int:  # type: ignore[override]
+        """Slots that are enough for any number of rounds."""
+        return ORDERS * self._generations()
+
+    def init(self, rounds: int | None = None, dtype: Any = None) -> State:
+        """Return the state before any score, with room for the experts of ``rounds`` rounds."""
+        state = super().init(rounds, dtype)
+        return state if rounds is None else self._sized(state, _orders(rounds))
+
+    def prepare(self, state: State, rounds: int) -> State:
+        """Check that a state, or a batch of them, can be carried on from, and make room for more rounds."""
+        state = super().prepare(state, rounds)
+        if is_traced(state.seen):
+            return self._sized(state, ORDERS)
+        latest = int(np.max(state.seen, initial=0)) + rounds
+        return self._sized(state, max(_orders(latest), state.births.shape[-1] // self._generations()))
+
+    def observe(self, state: State, score: Numbers) -> State:
+        """Return the state after one more score."""
+        check_state(self, state)
+        return learnt(self, state if is_traced(state.seen) else self.prepare(state, 1), score)
+
+    def start(self, dtype: Any) -> Experts:
+        """Return the state before any score: with the expert of round 1, and room for all."""
+        initial = initial_of(self, dtype)
+        slots = self.room
+        nothing = jnp.zeros((initial.shape[0], slots), dtype)
+        empty = Experts(jnp.zeros((), jnp.int32), initial, jnp.zeros(slots, jnp.int32), *(nothing,) * 5)
+        return self._born(empty, initial)
+
+    def thresholds(self, state: Experts) -> Float[Array, " G"]:
+        """Predict the threshold of each level of the grid."""
+        return state.answer
+
+    def learn(self, state: Experts, score: Float[Array, ""]) -> Experts:
+        """Let the living bet and step, the next one be born, and mix them."""
+        dtype = score.dtype
+        levels, width = grid_of(self, dtype), width_of(self, dtype)
+        saved = pinball(jnp, state.answer, score, levels)[:, None] - pinball(jnp, state.iterate, score, levels[:, None])
+        gain = jnp.clip(saved * (1 / width), jnp.where(state.wealth > 0, -1, 0).astype(dtype), 1)
+        gradient = slope(state.iterate, score, jnp.broadcast_to(levels[:, None], state.iterate.shape))
+        iterate, squares = scale_free_step(state.iterate, state.squares, gradient, width / math.sqrt(3))
+        gains, bets = state.gains + gain, state.bets + gain * state.wealth
+        # Shares are normalised, so that a wealth of rounding errors would be as good as any.
+        gains = jnp.where(jnp.abs(gains) <= 8 * rounding(dtype), 0, gains)
+        now = state.seen + 1
+        age = jnp.maximum(now + 1 - state.births, 1).astype(dtype)
+        wealth = gains * (1 / age)[None] * (1 + bets)
+        after = Experts(now, state.answer, state.births, iterate, squares, gains, bets, wealth)
+        after = self._born(after, state.answer)
+        return after._replace(answer=_mixture(after, self.lifetime))
+
+    def _generations(self) -> int:
+        """Experts of one power of two that can be alive at once: those of 2^k are born 2^(k+1) rounds apart."""
+        return -(-self.lifetime // 2)
+
+    def _sized(self, state: Experts, orders: int) -> Experts:
+        """Give a state room for that many powers of two; those beyond it have no expert yet."""
+        slots = orders * self._generations()
+
+        def fit(leaf: Array) -> Array:
+            missing = max(slots - leaf.shape[-1], 0)
+            return jnp.pad(leaf[..., :slots], [(0, 0)] * (leaf.ndim - 1) + [(0, missing)])
+
+        return Experts(state.seen, state.answer, *(fit(leaf) for leaf in state[2:]))
+
+    def _born(self, state: Experts, where: Float[Array, " G"]) -> Experts:
+        """Put the expert of the coming round into the slot of one that has died."""
+        now, generations, slots = state.seen + 1, self._generations(), state.births.shape[-1]
+        order = jnp.bitwise_count((now & -now) - 1).astype(jnp.int32)
+        turn = jnp.right_shift(jnp.right_shift(now, order), jnp.ones_like(now)) % generations
+        slot = order * generations + turn
+        here = jnp.arange(slots, dtype=jnp.int32) == slot
+        fresh = here[None]
+        return state._replace(
+            births=jnp.where(here, now, state.births),
+            # Without room for it, which only happens inside jit, nothing plausible may come out.
+            iterate=jnp.where(fresh, where[:, None], jnp.where(slot < slots, state.iterate, jnp.nan)),
+            squares=jnp.where(fresh, 0, state.squares),
+            gains=jnp.where(fresh, 0, state.gains),
+            bets=jnp.where(fresh, 0, state.bets),
+            wealth=jnp.where(fresh, 0, state.wealth),
+        )
+
+
+def _orders(rounds: int) -> int:
+    """Powers of two up to the number of the round after these."""
+    return min((rounds + 1).bit_length(), ORDERS)
+
+
+def _mixture(state: Experts, lifetime: int) -> Float[Array, " G"]:
+    """Average the living: by wealth, by age alone while nobody has any."""
+    dtype, now = state.wealth.dtype, state.seen + 1
+    power = (state.births & -state.births).astype(dtype)
+    alive = (state.births > 0) & ((now - state.births).astype(dtype) < lifetime * power)
+    birth = jnp.maximum(state.births, 1)
+    doublings = (32 - lax.clz(birth)).astype(dtype)  # 1 + ⌊log2⌋
+    prior = jnp.where(alive, 1 / (birth.astype(dtype) ** 2 * doublings), 0)
+    prior = (prior / jnp.sum(prior))[None]
+    rich = prior * jnp.maximum(state.wealth, 0)
+    total = jnp.sum(rich, axis=-1)
+    by_wealth = jnp.sum(rich * state.iterate, axis=-1) / jnp.where(total > 0, total, 1)
+    return jnp.where(total > 0, by_wealth, jnp.sum(prior * state.iterate, axis=-1))

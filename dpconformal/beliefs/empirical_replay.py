@@ -1,0 +1,89 @@
+"""Replays of empirical distributions without a scan over a growing store."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from dpconformal.beliefs.exact_replay import finish, masses_before, place, place_on_host, tree_stretches
+from dpconformal.beliefs.sorted_scores import SortedScores
+from dpconformal.offline.arrivals import arrivals, block_and_fade, epoch_for
+from dpconformal.offline.driver import Method, Stretch
+from dpconformal.offline.exact_tree import NO_PLACE
+from dpconformal.offline.order_tree import order_walk
+from dpconformal.offline.ranking import Ranked
+from dpconformal.offline.rounds import follow
+
+
+@jax.jit(static_argnames=("keep", "epoch"))
+def walk_order(
+    learner: Any,
+    ranked: Ranked,
+    counts: Int[Array, " T"],
+    scores: Float[Array, " T"],
+    real: Bool[Array, " T"],
+    levels: Float[Array, "..."],
+    keep: str,
+    epoch: int | None,
+) -> Any:
+    """
+    Replay a stretch of rounds of an empirical distribution.
+
+    Parameters
+    ----------
+    learner : ERM, SplitConformal, DiscountedERM or NExCP
+        For its weights, its answer to no score at all, and its support.
+    ranked : Ranked
+        Every score; its places are those of the stretch.
+    counts : Array, shape (T,)
+        Scores seen before each round; negative where the state was spoilt.
+    scores, real : Array, shape (T,)
+        The scores; and False for padding.
+    levels : Array, shape (A,) or (T, A)
+        The levels.
+    keep : {"all", "summary"}
+        What to keep.
+    epoch : int, optional
+        See :func:`dpconformal.offline.arrivals.arrivals`.
+
+    Returns
+    -------
+    Array or Totals
+        What was to be kept.
+    """
+    dtype = ranked.values.dtype
+    weights = learner.weights(counts, dtype)
+    masses = masses_before(ranked, counts[0], weights.discount)
+    low = jnp.asarray(learner.support[0], dtype)
+    walker = order_walk(learner.without_scores, low, masses, ranked.values, levels)
+    rows = arrivals(ranked.places, weights, NO_PLACE, epoch)
+    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(scores.shape[0], epoch, weights.discount))
+
+
+def _run(
+    learner: Any,
+    begin: SortedScores,
+    ranked: Ranked,
+    counts: Array,
+    scores: Array,
+    levels: Array,
+    keep: str,
+    epoch: int | None,
+) -> Any:
+    del begin
+    return walk_order(learner, ranked, counts, scores, jnp.ones(scores.shape, bool), levels, keep, epoch)
+
+
+def _stretches(
+    learner: Any, begin: SortedScores, ranked: Ranked, scores: np.ndarray, levels: Array, keep: str
+) -> Iterator[Stretch]:
+    count: Any = np.int32(int(begin.seen) + scores.size)
+    end = SortedScores(count, ranked.values, ranked.arrivals)
+    for rounds, run in tree_stretches(walk_order, learner, begin, ranked, scores, levels, keep):
+        yield Stretch(rounds, run, end if rounds.stop == scores.size else None)
+
+
+METHOD = Method(epoch_for, place, place_on_host, _run, finish, _stretches)

@@ -1,0 +1,158 @@
+"""The evidence of methods that look back a fixed number of rounds: the latest scores, by time and by size."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dpconformal.learner import rounding
+
+CONVENTIONS = ("linear", "higher", "inverted_cdf")
+
+
+class Window(NamedTuple):
+    """
+    The latest scores.
+
+    Attributes
+    ----------
+    seen : Array, shape ()
+        Scores seen in all; -1 once a bad one was met inside ``jit``.
+    latest : Array, shape (window,)
+        The score of round t stands at (t - 1) mod window; +inf where none came yet.
+    ordered : Array, shape (window,)
+        The same, ascending.
+    """
+
+    seen: Int[Array, "*B"]  # ()
+    latest: Float[Array, "*B W"]  # (window,)
+    ordered: Float[Array, "*B W"]  # (window,)
+
+
+def empty_window(size: int, dtype: Any) -> Window:
+    """
+    Return a window before any score.
+
+    Parameters
+    ----------
+    size : int
+        Scores to remember.
+    dtype : dtype
+        Of the scores.
+
+    Returns
+    -------
+    Window
+        With nothing in it.
+    """
+    nothing = jnp.full(size, jnp.inf, dtype)
+    return Window(jnp.zeros((), jnp.int32), nothing, nothing)
+
+
+def slide(window: Window, score: Float[Array, ""]) -> Window:
+    """
+    Take in a score and drop the oldest, in O(window).
+
+    Parameters
+    ----------
+    window : Window
+        The window.
+    score : Array, shape ()
+        The score.
+
+    Returns
+    -------
+    Window
+        Without counting the score: that is for the learner, which knows whether it is a good one.
+    """
+    size = window.latest.shape[-1]
+    slot = jnp.arange(size, dtype=jnp.int32)
+    now = jnp.maximum(window.seen, 0) % size
+    # What stands above the one that goes moves down by one. While the window fills, a place without a score goes.
+    gone = jnp.sum(window.ordered < window.latest[now], dtype=jnp.int32)
+    left = jnp.where(slot < gone, window.ordered, jnp.roll(window.ordered, -1))
+    place = jnp.sum(jnp.where(slot < size - 1, left <= score, False), dtype=jnp.int32)
+    ordered = jnp.where(slot < place, left, jnp.where(slot == place, score, jnp.roll(left, 1)))
+    return Window(window.seen, jnp.where(slot == now, score, window.latest), ordered)
+
+
+def held(window: Window) -> Int[Array, ""]:
+    """
+    Count the scores in a window.
+
+    Parameters
+    ----------
+    window : Window
+        The window.
+
+    Returns
+    -------
+    Array, shape ()
+        At most its size; at least 1, so that one may divide by it.
+    """
+    return jnp.clip(window.seen, 1, window.latest.shape[-1])
+
+
+def window_quantile(window: Window, levels: Float[Array, "*n"], convention: str) -> Float[Array, "*n"]:
+    """
+    Take an empirical quantile of the scores in a window.
+
+    Parameters
+    ----------
+    window : Window
+        With at least one score.
+    levels : Array
+        Levels in [0, 1].
+    convention : {"linear", "higher", "inverted_cdf"}
+        As for ``numpy.quantile``: interpolate between the neighbours of index (n - 1)·level, take the one above, or
+        the smallest score that a share ``level`` of the window does not exceed. An index that rounding alone keeps
+        from being a whole number is taken for one.
+
+    Returns
+    -------
+    Array
+        Quantiles.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> window = empty_window(4, float)
+    >>> for score in (0.4, 0.1, 0.2):
+    ...     window = slide(window, jnp.asarray(score))._replace(seen=window.seen + 1)
+    >>> window_quantile(window, jnp.array([0.0, 0.75, 1.0]), "linear")
+    Array([0.1, 0.3, 0.4], dtype=float...)
+    """
+    count = held(window)
+    size = count.astype(levels.dtype)
+    index = levels * size - 1 if convention == "inverted_cdf" else levels * (size - 1)
+    whole = jnp.round(index)
+    index = jnp.where(jnp.abs(index - whole) <= rounding(levels.dtype) * size, whole, index)
+    above = jnp.clip(jnp.ceil(index), 0, size - 1)
+    ordered = jnp.where(jnp.isfinite(window.ordered), window.ordered, 0)  # nobody asks an empty window for more
+    upper = ordered[above.astype(jnp.int32)]
+    if convention != "linear":
+        return upper
+    below = jnp.clip(jnp.floor(index), 0, size - 1)
+    lower = ordered[below.astype(jnp.int32)]
+    part = jnp.clip(index - below, 0, 1)
+    return lower + part * (upper - lower)
+
+
+def share_at_least(window: Window, score: Float[Array, ""]) -> Float[Array, ""]:
+    """
+    Return the share of the window that is at least as large as a score: its p-value among them.
+
+    Parameters
+    ----------
+    window : Window
+        With at least one score.
+    score : Array, shape ()
+        The score.
+
+    Returns
+    -------
+    Array, shape ()
+        In [0, 1].
+    """
+    here = jnp.isfinite(window.ordered)
+    return jnp.sum(here & (window.ordered >= score)).astype(score.dtype) / held(window).astype(score.dtype)

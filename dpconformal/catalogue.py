@@ -1,0 +1,245 @@
+"""What each learner keeps, costs and promises, side by side."""
+
+from typing import Any, NamedTuple
+
+
+class Card(NamedTuple):
+    """
+    A learner in brief.
+
+    Attributes
+    ----------
+    name : str
+        Its name in :mod:`dpconformal`.
+    memory : str
+        What a state keeps, T being the rounds so far and G the levels of a grid.
+    round : str
+        Work that one round adds, for all levels of the grid, or for the evidence.
+    levels : str
+        "any": one distribution answers every level. "grid": a copy for each level of its own grid.
+    monotone : bool
+        Whether thresholds of different levels can never cross.
+    guarantee : str
+        What is proved.
+    assumption : str
+        Under which assumption on the scores, beyond their range.
+    reference : str
+        By whom.
+    """
+
+    name: str
+    memory: str
+    round: str
+    levels: str
+    monotone: bool
+    guarantee: str
+    assumption: str
+    reference: str
+
+
+class Catalogue(tuple[Card, ...]):
+    """Cards that print as a table; in a notebook, and by :meth:`markdown`, with all that is known of each learner."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        rows = [("learner", "levels", "monotone", "memory", "a round", "guarantee")]
+        rows += [(c.name, c.levels, "yes" if c.monotone else "no", c.memory, c.round, c.guarantee) for c in self]
+        widths = [max(len(row[k]) for row in rows) for k in range(5)]
+        lines = ["  ".join([*map(str.ljust, row[:5], widths), row[5]]) for row in rows]
+        return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+    def markdown(self) -> str:
+        """Write the table in Markdown."""
+        heads = [name.replace("round", "work a round") for name in Card._fields]
+        rows = [heads, ["---"] * len(heads)]
+        rows += [[f"`{c.name}`", *c[1:4], "yes" if c.monotone else "no", *c[5:]] for c in self]
+        return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+    _repr_markdown_ = markdown
+
+    def __getitem__(self, key: Any) -> Any:
+        """Take a card by its place or by its name."""
+        if isinstance(key, str):
+            found = [card for card in self if card.name == key]
+            if not found:
+                raise KeyError(f"{key!r}: the learners are {', '.join(card.name for card in self)}")
+            return found[0]
+        return super().__getitem__(key)
+
+
+def learners() -> Catalogue:
+    """
+    List every learner: what it keeps in memory, what a round costs, what is guaranteed and under which assumption.
+
+    Returns
+    -------
+    Catalogue
+        A tuple of :class:`Card`, which prints as a table.
+
+    Examples
+    --------
+    >>> learners()["ACI"].memory
+    'window + G'
+    >>> [card.name for card in learners() if card.monotone]
+    ['Exact', 'Quantized', 'ERM', 'SlidingERM', 'DiscountedERM', 'SplitConformal', 'NExCP']
+    """
+    return _LEARNERS
+
+
+_PAPER = "Zhang, Lu & Yang (2024)"
+_LEARNERS = Catalogue(
+    Card(*card)
+    for card in (
+        (
+            "Exact",
+            "T scores",
+            "O(T); O(log T) in a replay",
+            "any",
+            True,
+            "regret O(R√T) at every level; coverage probability right up to O(1/√t); discounted regret O(R/√(1-β))",
+            "none for regret; iid for coverage",
+            _PAPER,
+        ),
+        (
+            "Quantized",
+            "bins",
+            "O(bins); O(1) in a replay",
+            "any",
+            True,
+            "as Exact, plus O(R·T/bins) regret",
+            "none for regret; iid for coverage",
+            _PAPER,
+        ),
+        (
+            "ERM",
+            "T scores",
+            "O(T); O(log T) in a replay",
+            "any",
+            True,
+            "excess risk O(1/√T); coverage right up to O(1/T)",
+            "iid; linear regret without",
+            "Vapnik (1998)",
+        ),
+        (
+            "SlidingERM",
+            "window",
+            "O(window)",
+            "any",
+            True,
+            "coverage right up to O(1/window)",
+            "iid within the window",
+            "folklore",
+        ),
+        (
+            "DiscountedERM",
+            "T scores",
+            "O(T); O(log T) in a replay",
+            "any",
+            True,
+            "none on a fixed sequence",
+            "slow drift",
+            "folklore",
+        ),
+        (
+            "SplitConformal",
+            "T scores",
+            "O(T); O(log T) in a replay",
+            "any",
+            True,
+            "coverage probability ≥ level, exactly, in finite samples",
+            "exchangeable",
+            "Vovk, Gammerman & Shafer (2005)",
+        ),
+        (
+            "NExCP",
+            "T scores",
+            "O(T); O(log T) in a replay",
+            "any",
+            True,
+            "coverage probability ≥ level - weighted total variation of swaps",
+            "none; exact if exchangeable",
+            "Barber, Candès, Ramdas & Tibshirani (2023)",
+        ),
+        (
+            "OGD",
+            "G",
+            "O(G)",
+            "grid",
+            False,
+            "regret O(R√T); coverage frequency within (R + η_1)/(η_T·T) of the level for steps that do not grow",
+            "none",
+            "Gibbs & Candès (2021); Angelopoulos, Barber & Bates (2024)",
+        ),
+        (
+            "SFOGD",
+            "G",
+            "O(G)",
+            "grid",
+            False,
+            "anytime regret O(R√T); coverage frequency within O(T^(-1/4) log T)",
+            "none",
+            "Bhatnagar, Wang, Xiong & Bai (2023)",
+        ),
+        (
+            "SAOCP",
+            "G · lifetime · log T",
+            "O(G · lifetime · log T)",
+            "grid",
+            False,
+            "regret Õ(R√k) on every stretch of k rounds",
+            "none",
+            "Bhatnagar, Wang, Xiong & Bai (2023)",
+        ),
+        (
+            "ACI",
+            "window + G",
+            "O(window + G)",
+            "grid",
+            False,
+            "coverage frequency within (1 + γ)/(γT) of the level",
+            "none",
+            "Gibbs & Candès (2021)",
+        ),
+        (
+            "DtACI",
+            "window + G·K",
+            "O(window + G·K)",
+            "grid",
+            False,
+            "dynamic regret of levels, on every stretch of `horizon` rounds",
+            "none",
+            "Gibbs & Candès (2024)",
+        ),
+        (
+            "AgACI",
+            "window + G·K",
+            "O(window + G·K)",
+            "grid",
+            False,
+            "loss close to the best mixture of K ACI, O(√(T ln K))",
+            "none",
+            "Zaffran et al. (2022)",
+        ),
+        (
+            "PID",
+            "G",
+            "O(G)",
+            "grid",
+            False,
+            "coverage frequency within πC/(2 ln T) + 4/T of the level",
+            "none",
+            "Angelopoulos, Candès & Tibshirani (2023)",
+        ),
+        (
+            "MVP",
+            "G · groups · buckets",
+            "O(G · groups · buckets)",
+            "grid",
+            False,
+            "coverage frequency approaches the level within every bucket of every group",
+            "no mass just below a bucket's edge",
+            "Bastani et al. (2022)",
+        ),
+    )
+)

@@ -1,0 +1,370 @@
+"""Every baseline against its naive oracle, and the bounds that its paper proves on adversarial scores."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import PRIORS
+
+import dpconformal as dpc
+
+T = 2000
+LEVELS = (0.1, 0.5, 0.9)
+RNG = np.random.default_rng(11)
+
+
+def alternating_bursts(length):
+    """Blocks of growing length at the two ends, with noise within: what unsettles whoever trusts the recent past."""
+    block = np.floor(np.sqrt(np.arange(length))) % 2
+    return 0.98 * block + 0.02 * np.random.default_rng(4).random(length)
+
+
+SEQUENCES = {
+    "iid": RNG.beta(2, 5, T),
+    "drifting": np.clip(0.5 + 0.35 * np.sin(np.arange(T) / 150) + 0.1 * RNG.standard_normal(T), 0, 1),
+    "adversarial": alternating_bursts(T),
+    "tied": RNG.integers(0, 5, T) / 4,
+}
+RATES = (0.002, 0.016, 0.128)
+
+
+def mvp_uniforms(learner, rounds=T):
+    """The coins that a learner will toss."""
+    key = jax.random.wrap_key_data(learner.init().key, impl="threefry2x32")
+    return np.asarray(
+        jax.vmap(lambda t: jax.random.uniform(jax.random.fold_in(key, t), (), float))(jnp.arange(1, rounds + 1))
+    )
+
+
+# name: (learner for levels, oracle of (scores, level))
+CASES = {
+    "ogd": (
+        lambda levels: dpc.OGD(levels),
+        lambda s, a: reference.ogd_thresholds(s, a, lambda t: t**-0.5, a),
+    ),
+    "ogd_constant": (
+        lambda levels: dpc.OGD(levels, rate=0.0317, initial=0.25),
+        lambda s, a: reference.ogd_thresholds(s, a, lambda t: 0.0317, 0.25),
+    ),
+    "ogd_decaying": (
+        lambda levels: dpc.OGD(levels, rate=dpc.rates.decaying(0.1, scale=0.7)),
+        lambda s, a: reference.ogd_thresholds(s, a, lambda t: 0.7 * t**-0.6, a),
+    ),
+    "ogd_function": (
+        lambda levels: dpc.OGD(levels, rate=lambda t: 1 / (3 + jnp.log(t))),
+        lambda s, a: reference.ogd_thresholds(s, a, lambda t: 1 / (3 + np.log(t)), a),
+    ),
+    "sfogd": (
+        lambda levels: dpc.SFOGD(levels),
+        lambda s, a: reference.sfogd_thresholds(s, a, 3**-0.5, a),
+    ),
+    "aci": (
+        lambda levels: dpc.ACI(levels),
+        lambda s, a: reference.aci_thresholds(s, a, 0.005, 100),
+    ),
+    "aci_higher": (
+        lambda levels: dpc.ACI(levels, rate=0.0731, window=37, warmup=1, convention="higher", outside="infinite"),
+        lambda s, a: reference.aci_thresholds(s, a, 0.0731, 37, 1, "higher", "infinite"),
+    ),
+    "aci_extremes": (
+        lambda levels: dpc.ACI(levels, rate=0.05, window=20, convention="inverted_cdf", outside="extremes"),
+        lambda s, a: reference.aci_thresholds(s, a, 0.05, 20, 10, "inverted_cdf", "extremes"),
+    ),
+    "dtaci": (
+        lambda levels: dpc.DtACI(levels, rates=RATES, window=50, horizon=80),
+        lambda s, a: reference.dtaci_thresholds(s, a, RATES, 50, 80),
+    ),
+    "agaci": (
+        lambda levels: dpc.AgACI(levels, rates=RATES, window=50),
+        lambda s, a: reference.agaci_thresholds(s, a, RATES, 50),
+    ),
+    "pid": (
+        lambda levels: dpc.PID(levels, rate=0.0317, saturation=0.3),
+        lambda s, a: reference.pid_thresholds(s, a, 0.0317, 1.0, 0.3, a),
+    ),
+    "pid_tracker": (
+        lambda levels: dpc.PID(levels, rate=0.0517, integral=0, window=30),
+        lambda s, a: reference.pid_thresholds(s, a, 0.0517, 0.0, 1.0, a, window=30),
+    ),
+}
+
+
+def thresholds(learner, scores, levels=LEVELS, **options):
+    return np.asarray(dpc.replay(learner, scores, levels, **options).thresholds)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_its_oracle(name):
+    make, oracle = CASES[name]
+    learner = make(np.array(LEVELS))
+    for sequence, scores in SEQUENCES.items():
+        expected = np.stack([oracle(scores, level) for level in LEVELS], axis=1)
+        np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=sequence)
+
+
+@pytest.mark.parametrize("lifetime", [8, 3])
+def test_saocp_agrees_with_its_oracle(lifetime):
+    """Round by round from the same past: the method itself amplifies rounding errors, see the oracle."""
+    learner = dpc.SAOCP(np.array(LEVELS), lifetime=lifetime)
+    for sequence, scores in SEQUENCES.items():
+        actual = thresholds(learner, scores)
+        for a, level in enumerate(LEVELS):
+            played = actual[:, a]
+            expected = reference.saocp_thresholds(scores, level, level, lifetime, played)
+            np.testing.assert_allclose(played, expected, atol=1e-9, rtol=0, err_msg=sequence)
+            alone = reference.saocp_thresholds(scores[:100], level, level, lifetime)
+            np.testing.assert_allclose(played[:100], alone, atol=1e-9, rtol=0, err_msg=sequence)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_mvp_agrees_with_its_oracle(normalize):
+    rate = 0.5 if normalize else 0.05
+    learner = dpc.MVP(np.array(LEVELS), buckets=20, rate=rate, normalize=normalize, seed=3)
+    uniforms = mvp_uniforms(learner)
+    for sequence, scores in SEQUENCES.items():
+        expected = np.stack(
+            [reference.mvp_thresholds(scores, level, 20, rate, normalize, uniforms) for level in LEVELS], axis=1
+        )
+        np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=sequence)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_mvp_with_groups_agrees_with_its_oracle(normalize):
+    rows = RNG.random((T, 3)) < [0.6, 0.3, 0.1]  # overlapping; some rounds belong to none
+    rate = 0.5 if normalize else 0.05
+    learner = dpc.MVP(np.array([0.9]), buckets=12, rate=rate, normalize=normalize, groups=3)
+    uniforms = mvp_uniforms(learner)
+    for sequence, scores in SEQUENCES.items():
+        expected = reference.mvp_thresholds(scores, 0.9, 12, rate, normalize, uniforms, rows)
+        actual = thresholds(learner, scores, [0.9], context=rows)[:, 0]
+        np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0, err_msg=sequence)
+
+
+def test_pid_with_scorecasts_agrees_with_its_oracle():
+    learner = dpc.PID(np.array(LEVELS), rate=0.0317, saturation=0.3, scorecast=True)
+    for sequence, scores in SEQUENCES.items():
+        casts = np.concatenate([[0.5], 0.9 * scores[:-1]])
+        expected = np.stack(
+            [reference.pid_thresholds(scores, a, 0.0317, 1.0, 0.3, 0.0, None, casts) for a in LEVELS], axis=1
+        )
+        actual = thresholds(learner, scores, context=casts)
+        np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0, err_msg=sequence)
+    per_level = np.repeat(casts[:, None], 3, axis=1)
+    np.testing.assert_array_equal(thresholds(learner, scores, context=per_level), actual)
+
+
+def test_fading_and_sliding_beliefs_agree_with_their_oracles():
+    levels = np.array([0.0, 0.1, 0.37, 0.5, 0.9, 0.97, 1.0])
+    twin = PRIORS["uniform"][1]
+    for sequence, scores in SEQUENCES.items():
+        scores = scores[:600]
+        expected = reference.weighted_thresholds(scores, levels, 0.97, 0.0)
+        expected[0] = levels
+        np.testing.assert_array_equal(thresholds(dpc.DiscountedERM(0.97), scores, levels), expected, err_msg=sequence)
+        expected = reference.weighted_thresholds(scores, levels, 0.97, 1.0)
+        np.testing.assert_array_equal(thresholds(dpc.NExCP(0.97), scores, levels), expected, err_msg=sequence)
+        expected = reference.sliding_erm_thresholds(scores, levels, 30, twin)
+        np.testing.assert_allclose(
+            thresholds(dpc.SlidingERM(30), scores, levels), expected, atol=1e-15, rtol=0, err_msg=sequence
+        )
+
+
+def test_queries_go_to_the_nearest_level():
+    grid = np.linspace(0, 1, 50)
+    queries = np.array([0.0, 0.013, 0.5, 0.777, 1.0])
+    scores = SEQUENCES["iid"][:200]
+    own = thresholds(dpc.OGD(grid), scores, grid)
+    expected = own[:, [reference.nearest_level(grid, q) for q in queries]]
+    np.testing.assert_array_equal(thresholds(dpc.OGD(grid), scores, queries), expected)
+
+
+# What an adversary plays when it has seen the threshold of the round.
+ADVERSARIES = {
+    "just_above": lambda r, t: jnp.where(r < 0.99, jnp.maximum(r, 0.001) + 0.005, 0.5),
+    "mirror": lambda r, t: jnp.where(r > 0.5, 0.01, 0.99),
+    "bursts": lambda r, t: jnp.where(jnp.floor(jnp.sqrt(t)) % 2 == 0, 0.02, 0.98),
+    "noise_then_shock": lambda r, t: jnp.where(t % 100 < 90, 0.1 + 0.001 * (t % 7), jnp.clip(r, 0, 1) * 0.5 + 0.49),
+}
+
+
+def play(learner, adversary, level, rounds):
+    """Share of covered rounds against an adversary that moves second."""
+
+    @jax.jit
+    def run(learner, state):
+        def one(state, t):
+            threshold = learner.quantile(state, jnp.array([level]))[0]
+            score = jnp.clip(adversary(threshold, t), 0.001, 1.0)
+            return learner.observe(state, score), score <= threshold
+
+        return jax.lax.scan(one, state, jnp.arange(1.0, rounds + 1))
+
+    return np.asarray(run(learner, learner.init(rounds=rounds))[1])
+
+
+BOUNDS = {
+    # name: (learner for a level, bound on |coverage frequency - level| after T rounds)
+    "aci": (lambda a: dpc.ACI([a], rate=0.03, warmup=1), lambda a, t: (max(a, 1 - a) + 0.03) / (0.03 * t)),
+    "aci_infinite": (
+        lambda a: dpc.ACI([a], rate=0.2, window=7, warmup=1, outside="infinite", convention="higher"),
+        lambda a, t: (max(a, 1 - a) + 0.2) / (0.2 * t),
+    ),
+    "ogd_constant": (lambda a: dpc.OGD([a], rate=0.05), lambda a, t: (1 + 0.05) / (0.05 * t)),
+    "ogd": (lambda a: dpc.OGD([a]), lambda a, t: 2 / np.sqrt(t)),
+    "ogd_decaying": (lambda a: dpc.OGD([a], rate=dpc.rates.decaying(0.2)), lambda a, t: 2 / (t * t**-0.7)),
+    "pid_tracker": (lambda a: dpc.PID([a], rate=0.05, integral=0), lambda a, t: (1 + 0.05) / (0.05 * t)),
+    "pid": (
+        lambda a: dpc.PID([a], rate=0.0, saturation=0.2, outside="infinite"),
+        lambda a, t: np.pi * 0.2 / (2 * np.log(t)) + 4 / t,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_coverage_frequency_stays_within_its_bound(name):
+    make, bound = BOUNDS[name]
+    rounds, skipped = 3000, 1 if "aci" in name else 0
+    for level in (0.1, 0.9):
+        for adversary, strategy in ADVERSARIES.items():
+            covered = play(make(level), strategy, level, rounds)[skipped:]
+            for t in (50, 500, len(covered)):
+                error = abs(covered[:t].mean() - level)
+                assert error <= bound(level, t) + 1e-12, (adversary, level, t)
+
+
+def test_a_bound_can_be_missed():
+    """The harness above is able to fail: a window without adaptation loses to the adversary."""
+    covered = play(dpc.ACI([0.9], rate=0.0, window=20, warmup=1), ADVERSARIES["just_above"], 0.9, 1000)
+    assert abs(covered.mean() - 0.9) > 0.5
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_mvp_covers_every_bucket_of_every_group(groups):
+    """E max |excess| ≤ 2√(T ln(2 · groups · buckets)), the scores being chosen by one who does not see the coin."""
+    rounds, buckets, level = 2000, 20, 0.8
+    bound = 2 * np.sqrt(rounds * np.log(2 * groups * buckets))
+    eta = np.sqrt(np.log(2 * groups * buckets) / rounds)
+    rng = np.random.default_rng(5)
+    rows = rng.random((rounds, groups)) < 0.5 if groups > 1 else None
+    hostile = {
+        "bursts": (np.floor(buckets * alternating_bursts(rounds)) + 0.5) / buckets,
+        "ends": rng.choice([0.5, buckets - 0.5], rounds) / buckets,
+        "climbing": (np.floor(np.linspace(0, buckets - 0.01, rounds)) + 0.5) / buckets,
+    }
+    for name, scores in hostile.items():
+
+        def worst(seed, scores=scores):
+            learner = dpc.MVP([level], buckets=buckets, rate=eta, normalize=False, groups=groups, seed=seed)
+            state = dpc.replay(learner, jnp.asarray(np.minimum(scores, 1)), [level], context=rows).state
+            return jnp.max(jnp.abs((1 - level) * state.counts.astype(float) - state.misses.astype(float)))
+
+        found = np.asarray(jax.vmap(worst)(jnp.arange(16)))
+        assert found.mean() + 3 * found.std() / 4 <= bound, name
+        assert found.mean() > bound / 100  # the bound is about something
+
+
+def test_mvp_groups_are_covered_where_one_group_is_not_enough():
+    """A small group of large scores: covered at its own rate only by the method that knows of it."""
+    rng = np.random.default_rng(6)
+    small = rng.random(6000) < 0.1
+    scores = np.where(small, rng.uniform(0.6, 1, 6000), rng.uniform(0, 0.5, 6000))
+    rows = np.stack([np.ones(6000, bool), small], axis=1)
+    aware = thresholds(dpc.MVP([0.8], buckets=40, groups=2), scores, [0.8], context=rows)[3000:, 0]
+    blind = thresholds(dpc.MVP([0.8], buckets=40), scores, [0.8])[3000:, 0]
+    late, members = scores[3000:], small[3000:]
+    assert (late <= blind)[members].mean() < 0.3
+    assert abs((late <= aware)[members].mean() - 0.8) < 4 * np.sqrt(0.16 / members.sum())
+    assert abs((late <= aware).mean() - 0.8) < 0.03
+
+
+def test_nexcp_covers_exchangeable_scores():
+    scores = np.random.default_rng(8).beta(2, 5, (4000, 25))
+    run = dpc.replay(dpc.NExCP(0.9), scores, [0.5, 0.7, 0.85])
+    covered = np.asarray(scores[..., None] <= run.thresholds)[:, -1]
+    error = 3 * np.sqrt(0.25 / 4000)
+    assert (covered.mean(axis=0) >= np.array([0.5, 0.7, 0.85]) - error).all()
+    assert (covered.mean(axis=0) <= np.array([0.5, 0.7, 0.85]) + error + 0.1).all()
+
+
+def test_forgetful_methods_follow_a_shift_and_lasting_ones_do_not():
+    rng = np.random.default_rng(9)
+    scores = np.concatenate([rng.uniform(0, 0.3, 1500), rng.uniform(0.6, 0.9, 500)])
+    for learner, follows in (
+        (dpc.ERM(), False),
+        (dpc.SlidingERM(100), True),
+        (dpc.DiscountedERM(0.98), True),
+        (dpc.ACI([0.5], window=100), True),
+        (dpc.DtACI([0.5]), True),
+        (dpc.AgACI([0.5]), True),
+        (dpc.SAOCP([0.5]), True),
+        (dpc.PID([0.5], rate=0.05), True),
+    ):
+        late = thresholds(learner, scores, [0.5])[-250:, 0]
+        assert (abs(np.mean(scores[-250:] <= late) - 0.5) < 0.1) == follows, learner
+
+
+def test_crossings_belong_to_methods_that_follow_levels_apart():
+    scores = RNG.beta(2, 5, 1500)
+    levels = np.linspace(0.1, 0.9, 9)
+    for learner in (dpc.Exact(), dpc.Quantized(64), dpc.ERM(), dpc.SlidingERM(), dpc.DiscountedERM(), dpc.NExCP()):
+        assert dpc.metrics.crossings(dpc.replay(learner, scores, levels)).rounds == 0
+    for learner in (dpc.OGD(levels), dpc.SFOGD(levels), dpc.SAOCP(levels), dpc.MVP(levels), dpc.PID(levels)):
+        assert dpc.metrics.crossings(dpc.replay(learner, scores, levels)).rounds > 0
+
+
+def test_hyperparameters_are_swept_by_vmap():
+    scores = SEQUENCES["drifting"][:200]
+    rates = jnp.array([0.001, 0.01, 0.1])
+    swept = jax.vmap(lambda g: dpc.replay(dpc.ACI(LEVELS, rate=g, window=20), scores, LEVELS).thresholds)(rates)
+    alone = [thresholds(dpc.ACI(LEVELS, rate=float(g), window=20), scores) for g in rates]
+    np.testing.assert_allclose(swept, alone, rtol=0, atol=1e-14)
+    levels = jnp.array([[0.2, 0.6], [0.3, 0.95]])
+    swept = jax.vmap(lambda own: dpc.replay(dpc.OGD(own), scores, own).thresholds)(levels)
+    np.testing.assert_allclose(swept, [thresholds(dpc.OGD(own), scores, own) for own in levels], rtol=0, atol=1e-14)
+    scale = jax.vmap(lambda c: dpc.replay(dpc.OGD(LEVELS, rate=dpc.rates.Power(c)), scores, LEVELS).thresholds)
+    np.testing.assert_allclose(
+        scale(rates)[1], thresholds(dpc.OGD(LEVELS, rate=dpc.rates.inverse_sqrt(0.01)), scores), rtol=0, atol=1e-14
+    )
+
+
+def test_states_of_a_batch_may_have_their_own_coins():
+    learner = dpc.MVP([0.9], buckets=10)
+    states = jax.vmap(lambda seed: learner.init(seed=seed))(jnp.arange(2))
+    scores = SEQUENCES["iid"][:300]
+    run = dpc.replay(learner, np.stack([scores, scores]), [0.9], state=states)
+    assert (run.thresholds[0] != run.thresholds[1]).any()
+    other = dpc.MVP([0.9], buckets=10, seed=1)
+    np.testing.assert_array_equal(run.thresholds[1], thresholds(other, scores, [0.9]))
+
+
+def test_context_of_batches_and_online():
+    rows = RNG.random((2, 50, 2)) < 0.5
+    scores = np.stack([SEQUENCES["iid"][:50], SEQUENCES["drifting"][:50]])
+    learner = dpc.MVP([0.9], buckets=10, groups=2)
+    batch = dpc.replay(learner, scores, [0.9], context=rows)
+    shared = dpc.replay(learner, scores, [0.9], context=rows[1])
+    for i in range(2):
+        alone = dpc.replay(learner, scores[i], [0.9], context=rows[i])
+        np.testing.assert_array_equal(batch.thresholds[i], alone.thresholds)
+    np.testing.assert_array_equal(shared.thresholds[1], batch.thresholds[1])
+    state = learner.init()
+    for t in range(50):
+        np.testing.assert_array_equal(learner.quantile(state, [0.9], context=rows[0, t]), batch.thresholds[0, t])
+        state = learner.observe(state, scores[0, t], context=rows[0, t])
+    summary = dpc.replay(learner, scores, [0.9], context=rows, keep="summary")
+    np.testing.assert_array_equal(summary.covered, (scores[..., None] <= batch.thresholds).sum(axis=1))
+
+
+def test_saocp_makes_room_for_later_rounds():
+    scores = SEQUENCES["iid"][:70]
+    learner = dpc.SAOCP([0.5])
+    whole = dpc.replay(learner, scores, [0.5])
+    first = dpc.replay(learner, scores[:5], [0.5])
+    assert first.state.births.size < whole.state.births.size
+    state = first.state
+    for score in scores[5:]:
+        state = learner.observe(state, score)
+    np.testing.assert_allclose(state.answer, whole.state.answer, rtol=0, atol=1e-12)
+    crowded = jax.lax.scan(lambda s, x: (learner.observe(s, x), None), first.state, jnp.asarray(scores[5:]))[0]
+    assert np.isnan(learner.quantile(crowded, [0.5])).all()  # no room inside jit: nothing plausible
