@@ -54,6 +54,7 @@ test-thorough: $(VENV)/.ready
 
 bench: $(VENV)/.bench-ready
 	$(BIN)/python tests/benchmarks/replay_speed.py
+	$(BIN)/python tests/benchmarks/baselines.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -22,3 +22,29 @@ dpc.plots.coverage(run, 500, right)
 right.set_ylim(0.35, 1.02)
 figure.get_layout_engine().set(w_pad=0.15)
 figure.savefig(HERE / "thresholds.png", dpi=110)
+plt.close(figure)
+
+(HERE.parent / "learners.md").write_text(dpc.learners().markdown())
+
+GRID = [0.5, 0.9]
+METHODS = {
+    "Exact": dpc.Exact(),
+    "Quantized": dpc.Quantized(bins=50, discount=0.98),
+    "ERM": dpc.ERM(),
+    "SlidingERM": dpc.SlidingERM(window=50),
+    "DiscountedERM": dpc.DiscountedERM(0.98),
+    "SplitConformal": dpc.SplitConformal(),
+    "NExCP": dpc.NExCP(0.98),
+    "OGD": dpc.OGD(GRID),
+    "SFOGD": dpc.SFOGD(GRID),
+    "SAOCP": dpc.SAOCP(GRID),
+    "ACI": dpc.ACI(GRID, rate=0.02, window=100),
+    "DtACI": dpc.DtACI(GRID),
+    "AgACI": dpc.AgACI(GRID),
+    "PID": dpc.PID(GRID, window=100),
+    "MVP": dpc.MVP(GRID),
+}
+for name, learner in METHODS.items():
+    figure = dpc.plots.behaviour(learner)
+    figure.savefig(HERE / f"behaviour_{name}.png", dpi=90)
+    plt.close(figure)

@@ -59,6 +59,13 @@ def rivals() -> dict[str, Any]:
         "Quantized β=0.997": dpc.Quantized(bins=64, discount=0.997),
         "ERM": dpc.ERM(),
         "Split conformal": dpc.SplitConformal(),
+        "NExCP β=0.997": dpc.NExCP(0.997),
+        "OGD": dpc.OGD(LEVELS),
+        "SAOCP": dpc.SAOCP(LEVELS),
+        "ACI": dpc.ACI(LEVELS, window=300),
+        "DtACI": dpc.DtACI(LEVELS, window=300),
+        "PID": dpc.PID(LEVELS, window=100),
+        "MVP": dpc.MVP(LEVELS),
     }
 
 
@@ -117,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             *(f"{value:.3f}" for value in summary.coverage.values),
             f"{late:.3f}",
             f"{regret:.1f}" if np.isfinite(regret) else "∞",
-            str(int(summary.crossings.sum())),
+            f"{int(dpc.metrics.crossings(run).rounds):,}",
             f"{seconds * 1e3:,.0f}",
         )
     console.print(table)
@@ -125,8 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "[bold]late[/bold]: coverage at level 90 % in the last quarter. A discount β follows the change, where "
         "averaging over the whole past falls behind.\n"
         "[bold]regret[/bold]: total loss at level 90 % minus that of the best fixed threshold in hindsight; below zero "
-        "beats it. Split conformal answers +∞ until it has seen enough scores, which costs infinitely much.\n"
-        "[bold]crossings[/bold]: none, for all of these are quantiles of one distribution.\n"
+        "beats it. Split conformal and NExCP answer +∞ until they have seen enough scores, which costs infinitely much.\n"
+        "[bold]crossings[/bold]: rounds in which a higher level got a smaller threshold. None where all levels are "
+        "quantiles of one distribution, a belief; methods that follow each level by itself have them.\n"
         "[bold]ms[/bold]: time of one replay, compiled.\n"
     )
 

@@ -141,8 +141,8 @@ def replay(
     Works inside ``jit``, ``vmap`` and ``grad``, over scores and over any hyperparameter. Traced input
     cannot be checked: there, a bad score or hyperparameter gives NaN thresholds from its round on.
 
-    On a CPU :class:`dpconformal.Exact` and :class:`dpconformal.Quantized` replay in native loops, a long sequence or
-    a batch on every core that the process may use. On an accelerator, and for any other learner, a batch is one
+    On a CPU beliefs that keep every score, and :class:`dpconformal.Quantized`, replay in native loops, a long sequence
+    or a batch on every core that the process may use. On an accelerator, and for any other learner, a batch is one
     vectorised scan.
 
     Examples

@@ -288,28 +288,27 @@ def saocp_thresholds(scores, level, initial, lifetime=8, played=None):
     scores are hostile. With `played`, each round starts from the thresholds that were played before it, and errors of
     one round stay in that round.
     """
-    experts, out, last = [], [], initial
+    # A row an expert: round of birth, round of death, iterate, squared gradients, gains, bets.
+    experts, out, last = np.empty((0, 6)), [], initial
     for t, s in enumerate(scores, 1):
         power = max(2**n for n in range(20) if t % 2**n == 0)
-        experts.append({"born": t, "until": t + lifetime * power, "r": last, "squares": 0.0, "gain": 0.0, "bet": 0.0})
-        experts = [e for e in experts if t < e["until"]]
-        prior = np.array([1 / (e["born"] ** 2 * (1 + np.floor(np.log2(e["born"])))) for e in experts])
+        experts = np.vstack([experts[experts[:, 1] > t], [t, t + lifetime * power, last, 0, 0, 0]])
+        born, _, r, squares, gains, bets = experts.T
+        prior = 1 / (born**2 * (1 + np.floor(np.log2(born))))
         prior /= prior.sum()
-        wealth = np.array([e["gain"] / max(t - e["born"], 1) * (1 + e["bet"]) for e in experts])
+        wealth = gains / np.maximum(t - born, 1) * (1 + bets)
         shares = prior * np.maximum(wealth, 0)
         shares = shares / shares.sum() if shares.sum() > 0 else prior
-        out.append(shares @ np.array([e["r"] for e in experts]))
+        out.append(shares @ r)
         last = out[-1] if played is None else played[t - 1]
-        for e, w in zip(experts, wealth, strict=True):
-            gain = np.clip(quantile_loss(last, s, level) - quantile_loss(e["r"], s, level), -1 if w > 0 else 0, 1)
-            e["gain"] += gain
-            e["bet"] += w * gain
-            if abs(e["gain"]) < 1e-13:  # a gain that is all rounding must not decide
-                e["gain"] = 0.0
-            gradient = (1 - level) if s <= e["r"] else -level
-            e["squares"] += gradient**2
-            if e["squares"]:
-                e["r"] -= gradient / np.sqrt(3 * e["squares"])
+        gain = quantile_loss(last, s, level) - quantile_loss(r, s, level)
+        gain = np.clip(gain, np.where(wealth > 0, -1, 0), 1)
+        gains += gain
+        bets += wealth * gain
+        gains[np.abs(gains) < 1e-13] = 0  # a gain that is all rounding must not decide
+        gradient = (s <= r) - level
+        squares += gradient**2
+        r -= gradient / np.sqrt(3 * np.where(squares > 0, squares, 1))
     return np.array(out)
 
 
@@ -322,13 +321,10 @@ def mvp_thresholds(scores, level, buckets, rate, normalize, uniforms, groups=Non
         if not mine.any():
             out.append(0.0)
             continue
-        c = np.zeros(buckets)
-        for i in range(buckets):
-            n = counts[i, mine]
-            f = np.sqrt((n + 1) * np.log2(n + 2) ** 2) if normalize else 1
-            v = np.round(covered_less_target[i, mine], 9)
-            over, under = np.sum(np.exp(rate * v / f) / f), np.sum(np.exp(-rate * v / f) / f)
-            c[i] = over - under if abs(over - under) > 1e-13 * over else 0  # groups may cancel but for rounding
+        n, v = counts[:, mine], np.round(covered_less_target[:, mine], 9)
+        f = np.sqrt((n + 1) * np.log2(n + 2) ** 2) if normalize else 1
+        over, under = (np.sum(np.exp(sign * rate * v / f) / f, axis=1) for sign in (1, -1))
+        c = np.where(np.abs(over - under) > 1e-13 * over, over - under, 0)  # groups may cancel but for rounding
         turn = next((i for i in range(1, buckets) if c[i - 1] * c[i] <= 0), None)
         if turn is None:
             bucket, threshold = (0, 0.0) if c[0] > 0 else (buckets - 1, 1.0)

@@ -241,7 +241,7 @@ CONSTRUCTORS = [
     (lambda: dpc.PID([0.5], outside="extremes"), "PID.outside = 'extremes': pass one of 'ends', 'infinite'"),
     (lambda: dpc.PID([0.5], window=0), "PID.window = 0"),
     (lambda: dpc.MVP([0.5], buckets=0), "MVP.buckets = 0: must be a whole number, at least 1"),
-    (lambda: dpc.MVP([0.5], rate=0), "MVP.rate = 0.0: must be finite and in (0, inf)"),
+    (lambda: dpc.MVP([0.5], eta=0), "MVP.eta = 0.0: must be finite and in (0, inf)"),
     (lambda: dpc.MVP([0.5], groups=0), "MVP.groups = 0"),
     (lambda: dpc.MVP([0.5], seed=0.5), "MVP.seed = 0.5: pass a whole number"),
     (lambda: schedules.Dirichlet(0), "Dirichlet.concentration = 0.0: must be finite and in (0, inf)"),

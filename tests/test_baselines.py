@@ -120,7 +120,7 @@ def test_saocp_agrees_with_its_oracle(lifetime):
 @pytest.mark.parametrize("normalize", [True, False])
 def test_mvp_agrees_with_its_oracle(normalize):
     rate = 0.5 if normalize else 0.05
-    learner = dpc.MVP(np.array(LEVELS), buckets=20, rate=rate, normalize=normalize, seed=3)
+    learner = dpc.MVP(np.array(LEVELS), buckets=20, eta=rate, normalize=normalize, seed=3)
     uniforms = mvp_uniforms(learner)
     for sequence, scores in SEQUENCES.items():
         expected = np.stack(
@@ -133,7 +133,7 @@ def test_mvp_agrees_with_its_oracle(normalize):
 def test_mvp_with_groups_agrees_with_its_oracle(normalize):
     rows = RNG.random((T, 3)) < [0.6, 0.3, 0.1]  # overlapping; some rounds belong to none
     rate = 0.5 if normalize else 0.05
-    learner = dpc.MVP(np.array([0.9]), buckets=12, rate=rate, normalize=normalize, groups=3)
+    learner = dpc.MVP(np.array([0.9]), buckets=12, eta=rate, normalize=normalize, groups=3)
     uniforms = mvp_uniforms(learner)
     for sequence, scores in SEQUENCES.items():
         expected = reference.mvp_thresholds(scores, 0.9, 12, rate, normalize, uniforms, rows)
@@ -255,7 +255,7 @@ def test_mvp_covers_every_bucket_of_every_group(groups):
     for name, scores in hostile.items():
 
         def worst(seed, scores=scores):
-            learner = dpc.MVP([level], buckets=buckets, rate=eta, normalize=False, groups=groups, seed=seed)
+            learner = dpc.MVP([level], buckets=buckets, eta=eta, normalize=False, groups=groups, seed=seed)
             state = dpc.replay(learner, jnp.asarray(np.minimum(scores, 1)), [level], context=rows).state
             return jnp.max(jnp.abs((1 - level) * state.counts.astype(float) - state.misses.astype(float)))
 

@@ -44,9 +44,22 @@ def test_a_batch_cannot_be_drawn():
         dpc.plots.thresholds(dpc.replay(dpc.Exact(), np.zeros((2, 3)), LEVELS))
 
 
+def test_behaviour_draws_three_streams_with_their_coverage():
+    learner = dpc.OGD(LEVELS)
+    figure = dpc.plots.behaviour(learner, LEVELS, rounds=50)
+    names = [ax.get_title().split(":")[0] for ax in figure.axes]
+    assert names == ["iid", "alternating", "drifting"]
+    scores = dpc.streams.alternating(50)
+    run = dpc.replay(learner, scores, LEVELS)
+    np.testing.assert_allclose(figure.axes[1].lines[1].get_ydata(), run.thresholds[:, 1])
+    low, high = dpc.metrics.coverage(run)
+    assert figure.axes[1].get_title() == f"alternating: covered {low:.2f}, {high:.2f}"
+
+
 def test_demo_prints_a_table(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(demo, "simulated_scores", lambda: np.full(40, 0.3))
+    monkeypatch.setattr(demo, "rivals", lambda: {"Exact": dpc.Exact(), "OGD": dpc.OGD(demo.LEVELS)})
     asked = []
     monkeypatch.setattr(dpc, "compilation_cache", asked.append)
     demo.main([])

@@ -225,10 +225,10 @@ def test_merging_states_of_two_precisions_widens():
 
 def test_numpy_scalars_do_not_compile_anew(monkeypatch):
     traces = []
-    original = dpc.SplitConformal.observe
-    monkeypatch.setattr(dpc.SplitConformal, "observe", lambda *a: traces.append(1) or original(*a))
-    for learner in (dpc.SplitConformal(0, 1), dpc.SplitConformal(), dpc.SplitConformal(np.float64(0), np.float32(1))):
-        dpc.replay(learner, np.full(177, 0.5), [0.5])
+    original = dpc.OGD.observe
+    monkeypatch.setattr(dpc.OGD, "observe", lambda *a: traces.append(1) or original(*a))
+    for ends in ({"low": 0, "high": 1}, {}, {"low": np.float64(0), "high": np.float32(1)}):
+        dpc.replay(dpc.OGD([0.5], **ends), np.full(177, 0.5), [0.5])
     assert len(traces) == 1
 
 

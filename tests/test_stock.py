@@ -49,7 +49,7 @@ def test_published_coverage_is_reproduced():
     eta = np.sqrt(np.log(80) / rounds)
 
     def multivalid(seed):
-        learner = dpc.MVP(levels=[0.9], buckets=40, rate=eta, normalize=False, seed=seed)
+        learner = dpc.MVP(levels=[0.9], buckets=40, eta=eta, normalize=False, seed=seed)
         return jnp.mean(scores <= dpc.replay(learner, scores, [0.9]).thresholds[:, 0])
 
     assert abs(float(np.mean(jax.vmap(multivalid)(jnp.arange(20)))) - 0.893) < 0.003

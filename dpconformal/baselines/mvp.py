@@ -68,7 +68,7 @@ class MVP(GridLearner):
 
     Guarantee, with no assumption but that scores are not concentrated within 1/(resolution · buckets) below a
     bucket's edge: for each group, and each bucket of thresholds within it, the coverage frequency approaches the
-    level; with the plain rate η = √(ln(2 · groups · buckets)/T) the excess of covered rounds over their target is at
+    level; with plain errors and η = √(ln(2 · groups · buckets)/T) the excess of covered rounds over their target is at
     most 2√(T ln(2 · groups · buckets)) in expectation, for all of them at once. None on the loss. Thresholds of
     different levels may cross. A round costs O(groups · buckets).
 
@@ -79,8 +79,8 @@ class MVP(GridLearner):
         the paper's MultiMVP.
     buckets : int
         Thresholds to choose from.
-    rate : float
-        η, how sharply errors of a bucket are weighted. 0.5 suits normalised errors; √(ln(2 · groups · buckets)/T) plain
+    eta : float
+        How sharply errors of a bucket are weighted. 0.5 suits normalised errors; √(ln(2 · groups · buckets)/T) plain
         ones.
     normalize : bool
         Whether to divide the error of a bucket by f(n) = √((n + 1) · log2(n + 2)²) after it was used n times.
@@ -110,7 +110,7 @@ class MVP(GridLearner):
 
     levels: Any
     buckets: int = 50
-    rate: Scalar = 0.5
+    eta: Scalar = 0.5
     normalize: bool = True
     groups: int = 1
     seed: Scalar = 0
@@ -123,7 +123,7 @@ class MVP(GridLearner):
         check_grid(self)
         for name, least in (("buckets", 1), ("groups", 1), ("resolution", 1)):
             object.__setattr__(self, name, whole(f"MVP.{name}", getattr(self, name), least))
-        object.__setattr__(self, "rate", number("MVP.rate", self.rate, 0.0, open_low=True))
+        object.__setattr__(self, "eta", number("MVP.eta", self.eta, 0.0, open_low=True))
         if not isinstance(self.normalize, bool):
             raise ValueError(f"MVP.normalize = {self.normalize!r}: pass True or False")
         if not is_traced(self.seed) and not np.issubdtype(np.asarray(self.seed).dtype, np.integer):
@@ -236,7 +236,7 @@ class MVP(GridLearner):
         self, counts: Int[Array, "N G K"], misses: Int[Array, "N G K"], groups: Bool[Array, " N"], dtype: Any
     ) -> tuple[Float[Array, "G K"], Float[Array, "G K"]]:
         """Sum over groups how much buckets covered too often, and too rarely, in logarithms."""
-        error = jnp.asarray(self.rate, dtype) * self._excess(counts, misses, dtype)
+        error = jnp.asarray(self.eta, dtype) * self._excess(counts, misses, dtype)
         log_norm = jnp.zeros_like(error)
         if self.normalize:
             used = counts.astype(dtype)

@@ -1,0 +1,84 @@
+"""
+Every learner on the same streams: time, coverage, loss and crossings; ``make bench``.
+
+Prints a table and writes it to docs/baselines.csv. Compilation and running are timed apart, the best of three runs
+counts, float64.
+"""
+
+import csv
+import pathlib
+import sys
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from timing import timed
+
+import dpconformal as dpc
+from dpconformal import streams
+
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "baselines.csv"
+LEVELS = np.linspace(0.1, 0.9, 9)
+LEARNERS = {
+    "Exact": dpc.Exact(),
+    "Exact, discount 0.99": dpc.Exact(discount=0.99),
+    "Quantized, 256 bins": dpc.Quantized(256),
+    "Quantized, 256 bins, discount 0.99": dpc.Quantized(256, discount=0.99),
+    "ERM": dpc.ERM(),
+    "SlidingERM, window 100": dpc.SlidingERM(100),
+    "DiscountedERM, discount 0.99": dpc.DiscountedERM(0.99),
+    "SplitConformal": dpc.SplitConformal(),
+    "NExCP, discount 0.99": dpc.NExCP(0.99),
+    "OGD": dpc.OGD(LEVELS),
+    "OGD, constant rate 0.05": dpc.OGD(LEVELS, rate=0.05),
+    "OGD, decaying rate": dpc.OGD(LEVELS, rate=dpc.rates.decaying(0.1)),
+    "MultiOGD, 50 levels": dpc.OGD(np.linspace(0, 1, 50)),
+    "SFOGD": dpc.SFOGD(LEVELS),
+    "SAOCP": dpc.SAOCP(LEVELS),
+    "ACI, window 100": dpc.ACI(LEVELS),
+    "DtACI, window 100, 8 rates": dpc.DtACI(LEVELS),
+    "AgACI, window 100, 8 rates": dpc.AgACI(LEVELS),
+    "PID, P alone": dpc.PID(LEVELS, integral=0),
+    "PID, P and I": dpc.PID(LEVELS),
+    "PID, P and I, window 100": dpc.PID(LEVELS, window=100),
+    "MVP, 50 buckets": dpc.MVP(LEVELS),
+    "MultiMVP, 50 levels": dpc.MVP(np.linspace(0, 1, 50)),
+}
+HEADS = ["learner", "compile s", "run s", "crossing iid", "crossing drifting", "cover 0.9 iid", "cover 0.9 drifting"]
+HEADS += ["worst miss iid", "worst miss drifting", "loss iid", "loss drifting"]
+
+
+def main():
+    jax.config.update("jax_enable_x64", True)
+    long = 10_000 if "--quick" in sys.argv else 100_000
+    short = {"iid": streams.iid(20_000), "drifting": streams.drifting(20_000)}
+    rows = []
+    for name, learner in LEARNERS.items():
+        compiling, running = timed(lambda own=learner: dpc.replay(own, streams.iid(long), LEVELS).thresholds)
+        found = {}
+        for stream, scores in short.items():
+            run = dpc.replay(learner, scores, LEVELS)
+            covered = np.asarray(dpc.metrics.coverage(run))
+            loss = np.asarray(dpc.metrics.quantile_loss(run))[200:]  # split conformal has none to show at first
+            found[stream] = (
+                dpc.metrics.crossings(run).rounds / scores.size,
+                covered[-1],
+                np.abs(covered - LEVELS).max(),
+                loss.mean(),
+            )
+        rows.append([name, compiling, running, *np.array([found["iid"], found["drifting"]]).T.ravel()])
+        print(f"{name:36} compile {compiling:5.2f} s  run {running:6.3f} s", flush=True)
+    table = Table(*HEADS, title=f"{long:,} rounds (time), 20,000 rounds (the rest), 9 levels")
+    text = [[name, f"{a:.1f}", f"{b:.3f}", *(f"{x:.4f}" for x in rest)] for name, a, b, *rest in rows]
+    for row in text:
+        table.add_row(*row)
+    Console(width=200).print(table)
+    slow = [name for name, _, running, *_ in rows if running > 1 and "Multi" not in name]
+    print(f"slower than 1 s: {', '.join(slow) or 'none'}")
+    with TABLE.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([HEADS, *text])
+
+
+if __name__ == "__main__":
+    main()
