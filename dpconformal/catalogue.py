@@ -1,5 +1,6 @@
 """What each learner keeps, costs and promises, side by side."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 
@@ -50,11 +51,17 @@ class Catalogue(tuple[Card, ...]):
         return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
     def markdown(self) -> str:
-        """Write the table in Markdown."""
-        heads = [name.replace("round", "work a round") for name in Card._fields]
-        rows = [heads, ["---"] * len(heads)]
-        rows += [[f"`{c.name}`", *c[1:4], "yes" if c.monotone else "no", *c[5:]] for c in self]
-        return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+        """Write two tables in Markdown: what each learner keeps and costs, and what it promises."""
+        costs = [(f"`{c.name}`", c.memory, c.round, c.levels, "yes" if c.monotone else "no") for c in self]
+        promises = [(f"`{c.name}`", c.guarantee, c.assumption, c.reference) for c in self]
+        return "\n".join(
+            [
+                *_table(("learner", "memory", "work a round", "levels", "monotone"), costs),
+                "",
+                *_table(("learner", "guarantee", "assumption", "reference"), promises),
+                "",
+            ]
+        )
 
     _repr_markdown_ = markdown
 
@@ -66,6 +73,10 @@ class Catalogue(tuple[Card, ...]):
                 raise KeyError(f"{key!r}: the learners are {', '.join(card.name for card in self)}")
             return found[0]
         return super().__getitem__(key)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(row) + " |" for row in (heads, ("---",) * len(heads), *rows)]
 
 
 def learners() -> Catalogue:

@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "[bold]late[/bold]: coverage at level 90 % in the last quarter. A discount β follows the change, where "
         "averaging over the whole past falls behind.\n"
         "[bold]regret[/bold]: total loss at level 90 % minus that of the best fixed threshold in hindsight; below zero "
-        "beats it. Split conformal and NExCP answer +∞ until they have seen enough scores, which costs infinitely much.\n"
+        "beats it. Split conformal and NExCP answer +∞ until they know enough, which costs infinitely much.\n"
         "[bold]crossings[/bold]: rounds in which a higher level got a smaller threshold. None where all levels are "
         "quantiles of one distribution, a belief; methods that follow each level by itself have them.\n"
         "[bold]ms[/bold]: time of one replay, compiled.\n"

@@ -111,8 +111,8 @@ class DtACI(GridLearner):
     window : int
         Latest scores to take quantiles of.
     horizon : int
-        |I|, the length of the stretches to do well on. It sets the share σ = 1/(2|I|) that all experts get, and the
-        learning rate of the weights, √(3/|I| · (ln(K|I|) + 2) / ((1 - a)²a³ + a²(1 - a)³)) with a = 1 - level.
+        H, the length of the stretches to do well on. It sets the share 1/(2H) that is spread over all experts, and the
+        learning rate of their weights, √(3/H · (ln(K·H) + 2) / ((1 - a)²a³ + a²(1 - a)³)) with a = 1 - level.
     warmup : int
         Rounds at the start that are answered by ``initial`` and from which only the window learns.
     outside : {"ends", "infinite", "extremes"}
