@@ -52,18 +52,21 @@ def rivals() -> dict[str, Any]:
     dict
         Learners by the name shown.
     """
+    learned = dpc.priors.Histogram.from_scores(simulated_scores(500, seed=1), bins=20, smoothing=25)
     return {
         "Exact": dpc.Exact(),
-        "Exact β=0.997": dpc.Exact(discount=0.997),
+        "Exact β=0.99": dpc.Exact(discount=0.99),
+        "  learned prior": dpc.Exact(learned, discount=0.99),
         "Quantized": dpc.Quantized(bins=64),
-        "Quantized β=0.997": dpc.Quantized(bins=64, discount=0.997),
+        "Quantized β=0.99": dpc.Quantized(bins=64, discount=0.99),
+        "  learned prior ": dpc.Quantized(64, learned, discount=0.99),
         "ERM": dpc.ERM(),
         "Split conformal": dpc.SplitConformal(),
-        "NExCP β=0.997": dpc.NExCP(0.997),
+        "NExCP β=0.99": dpc.NExCP(0.99),
         "OGD": dpc.OGD(LEVELS),
         "SAOCP": dpc.SAOCP(LEVELS),
-        "ACI": dpc.ACI(LEVELS, window=300),
-        "DtACI": dpc.DtACI(LEVELS, window=300),
+        "ACI": dpc.ACI(LEVELS),
+        "DtACI": dpc.DtACI(LEVELS),
         "PID": dpc.PID(LEVELS, window=100),
         "MVP": dpc.MVP(LEVELS),
     }
@@ -130,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(table)
     console.print(
         "[bold]late[/bold]: coverage at level 90 % in the last quarter. A discount β follows the change, where "
-        "averaging over the whole past falls behind.\n"
+        "averaging over the whole past falls behind. A learned prior is a histogram of 500 scores of another stream.\n"
         "[bold]regret[/bold]: total loss at level 90 % minus that of the best fixed threshold in hindsight; below zero "
         "beats it. Split conformal and NExCP answer +∞ until they know enough, which costs infinitely much.\n"
         "[bold]crossings[/bold]: rounds in which a higher level got a smaller threshold. None where all levels are "

@@ -23,6 +23,7 @@ LEVELS = np.linspace(0.1, 0.9, 9)
 LEARNERS = {
     "Exact": dpc.Exact(),
     "Exact, discount 0.99": dpc.Exact(discount=0.99),
+    "Exact, discount 0.99, prior's weight 0.01": dpc.Exact(schedule=dpc.schedules.Constant(0.01), discount=0.99),
     "Quantized, 256 bins": dpc.Quantized(256),
     "Quantized, 256 bins, discount 0.99": dpc.Quantized(256, discount=0.99),
     "ERM": dpc.ERM(),
