@@ -156,7 +156,10 @@ def decaying(epsilon: Scalar = 0.1, scale: Scalar = 1.0) -> Power:
     >>> decaying(0.1).step(100).round(4)
     Array(0.0631, dtype=float...)
     """
-    return Power(scale, 0.5 + number("decaying.epsilon", epsilon, 0.0, 0.5, open_low=True, open_high=True))
+    epsilon = number("decaying.epsilon", epsilon, 0.0, 0.5, open_low=True, open_high=True)
+    if is_traced(epsilon):
+        epsilon = jnp.where((epsilon > 0) & (epsilon < 0.5), epsilon, jnp.nan)
+    return Power(scale, 0.5 + epsilon)
 
 
 def as_rate(rate: Any, owner: str) -> Rate:

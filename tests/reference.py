@@ -149,7 +149,8 @@ def sliding_erm_thresholds(scores, levels, window, prior):
 
 
 def weighted_thresholds(scores, levels, discount, at_infinity, low=0.0):
-    """Weighted quantile of the past; `at_infinity` is the weight of +inf. Ties between mass and level are rounding."""
+    """Weighted quantile of the past; `at_infinity` is the weight of +inf. The least part of the mass is rounding."""
+    least = np.finfo(float).eps * (64 + 16 / np.sqrt(1 - discount))
     out = np.empty((len(scores), len(levels)))
     for t in range(len(scores)):
         # A score of k rounds ago weighs discount^k: the last one discount, where the coming one weighs 1.
@@ -157,7 +158,7 @@ def weighted_thresholds(scores, levels, discount, at_infinity, low=0.0):
         order = np.argsort(scores[:t], kind="stable")
         values, mass = scores[:t][order], np.cumsum(weights[order]) / (weights.sum() + at_infinity or 1)
         for a, level in enumerate(levels):
-            reaching = values[mass >= level - 1e-13]
+            reaching = values[mass >= level - least]
             out[t, a] = low if level == 0 else (reaching[0] if reaching.size else np.inf)
     return out
 
@@ -232,7 +233,8 @@ def dtaci_thresholds(scores, level, rates, window, horizon, warmup=10):
         moved = weights * np.exp(-eta * loss)
         weights = (1 - sigma) * moved + sigma * moved.sum() / k
         weights /= weights.sum()
-        experts = experts + np.array(rates) * (alpha - (experts > beta + 1e-12))
+        missed = np.array([s > window_answer(past, 1 - expert, "inverted_cdf", "ends") for expert in experts])
+        experts = experts + np.array(rates) * (alpha - missed)
     return np.array(out)
 
 
@@ -274,7 +276,7 @@ def pid_thresholds(scores, level, rate, integral, saturation, initial, window=No
             out.append(1.0 if angle > 0 else 0.0)
         else:
             out.append(tracker + integral * np.tan(angle) + (0 if scorecasts is None else scorecasts[t - 1]))
-        scale = 1 if window is None else np.ptp(scores[max(0, t - window) : t])
+        scale = 1 if window is None else np.max(scores[max(0, t - window) : t])
         tracker += rate * scale * ((s > out[-1]) - alpha)
         errors += (s > out[-1]) - alpha
     return np.array(out)

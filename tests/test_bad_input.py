@@ -243,7 +243,12 @@ CONSTRUCTORS = [
     (lambda: dpc.MVP([0.5], buckets=0), "MVP.buckets = 0: must be a whole number, at least 1"),
     (lambda: dpc.MVP([0.5], eta=0), "MVP.eta = 0.0: must be finite and in (0, inf)"),
     (lambda: dpc.MVP([0.5], groups=0), "MVP.groups = 0"),
-    (lambda: dpc.MVP([0.5], seed=0.5), "MVP.seed = 0.5: pass a whole number"),
+    (lambda: dpc.MVP([0.5], seed=0.5), "MVP.seed = 0.5: pass a whole number from 0 to 2^31 - 1"),
+    (lambda: dpc.MVP([0.5], seed=2**40), "MVP.seed = 1099511627776: pass a whole number"),
+    (lambda: dpc.MVP([0.5]).init(seed=1.5), "seed = 1.5: pass a whole number"),
+    (lambda: dpc.MVP([0.5], resolution=10**9).init(dtype=np.float32), "MVP.resolution = 1000000000: with 50 buckets"),
+    (lambda: dpc.PID([0.5], scorecast=True, initial=np.nan), "PID.initial[0] = nan: must be finite"),
+    (lambda: dpc.OGD([0.5], low=1e9, high=1e9 + 1).init(dtype=np.float32), "OGD on [1000000000.0, 1000000001.0] coll"),
     (lambda: schedules.Dirichlet(0), "Dirichlet.concentration = 0.0: must be finite and in (0, inf)"),
     (lambda: schedules.Dirichlet(-2), "Dirichlet.concentration = -2.0"),
     (lambda: schedules.Dirichlet(np.inf), "Dirichlet.concentration = inf"),
@@ -317,6 +322,10 @@ CONTEXTS = [
         "context[3] = nan: a scorecast must be finite",
     ),
     (
+        lambda: dpc.PID([0.9], scorecast=True).observe(dpc.PID([0.9], scorecast=True).init(), 0.5, context=np.inf),
+        "context = inf: a scorecast must be finite",
+    ),
+    (
         lambda: dpc.replay(dpc.PID([0.9], scorecast=True), GOOD, [0.9], context=GOOD[:4]),
         "context has shape (4,): pass a scorecast a round, shape (6,), or one a round and level, shape (6, 1)",
     ),
@@ -343,6 +352,12 @@ def test_states_and_rates_of_baselines():
     state = dpc.replay(shrinking, GOOD[:2], [0.5]).state
     with pytest.raises(ValueError, match="round t = 4"):
         dpc.replay(shrinking, GOOD[:2], [0.5], state=state)
+    wide = dpc.replay(dpc.ACI([0.5], window=5, high=10), 10 * GOOD, [0.5]).state
+    with pytest.raises(ValueError, match=r"state.latest\[0\] = 5.0: outside the support \[0, 1\] of this ACI"):
+        small.observe(wide, 0.5)
+    wide = dpc.replay(dpc.SlidingERM(5, priors.Uniform(0, 10)), 10 * GOOD, [0.5]).state
+    with pytest.raises(ValueError, match=r"state.latest\[0\] = 5.0: outside the support \[0, 1\] of this SlidingERM"):
+        dpc.SlidingERM(5).quantile(wide, [0.5])
     with jax.enable_x64(False), pytest.raises(ValueError, match=r"collapses in float32; enable 64-bit JAX"):
         dpc.replay(dpc.NExCP(1 - 1e-9), GOOD, [0.5])
 

@@ -1,11 +1,13 @@
 """Every baseline against its naive oracle, and the bounds that its paper proves on adversarial scores."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from cases import PRIORS
+from cases import BASELINES, PRIORS
 
 import dpconformal as dpc
 
@@ -97,10 +99,13 @@ def thresholds(learner, scores, levels=LEVELS, **options):
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_its_oracle(name):
     make, oracle = CASES[name]
-    learner = make(np.array(LEVELS))
+    # DtACI's paper has a learning rate for levels inside (0, 1) only.
+    levels = LEVELS if name == "dtaci" else (0.0, *LEVELS, 1.0)
+    learner = make(np.array(levels))
     for sequence, scores in SEQUENCES.items():
-        expected = np.stack([oracle(scores, level) for level in LEVELS], axis=1)
-        np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=sequence)
+        expected = np.stack([oracle(scores, level) for level in levels], axis=1)
+        actual = thresholds(learner, scores, levels)
+        np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0, err_msg=sequence)
 
 
 @pytest.mark.parametrize("lifetime", [8, 3])
@@ -158,7 +163,6 @@ def test_fading_and_sliding_beliefs_agree_with_their_oracles():
     levels = np.array([0.0, 0.1, 0.37, 0.5, 0.9, 0.97, 1.0])
     twin = PRIORS["uniform"][1]
     for sequence, scores in SEQUENCES.items():
-        scores = scores[:600]
         expected = reference.weighted_thresholds(scores, levels, 0.97, 0.0)
         expected[0] = levels
         np.testing.assert_array_equal(thresholds(dpc.DiscountedERM(0.97), scores, levels), expected, err_msg=sequence)
@@ -311,6 +315,9 @@ def test_crossings_belong_to_methods_that_follow_levels_apart():
         assert dpc.metrics.crossings(dpc.replay(learner, scores, levels)).rounds == 0
     for learner in (dpc.OGD(levels), dpc.SFOGD(levels), dpc.SAOCP(levels), dpc.MVP(levels), dpc.PID(levels)):
         assert dpc.metrics.crossings(dpc.replay(learner, scores, levels)).rounds > 0
+    hostile = alternating_bursts(1500)  # where levels adapt by leaps
+    for learner in (dpc.ACI(levels, rate=0.05), dpc.DtACI(levels), dpc.AgACI(levels)):
+        assert dpc.metrics.crossings(dpc.replay(learner, hostile, levels)).rounds > 0
 
 
 def test_hyperparameters_are_swept_by_vmap():
@@ -368,3 +375,96 @@ def test_saocp_makes_room_for_later_rounds():
     np.testing.assert_allclose(state.answer, whole.state.answer, rtol=0, atol=1e-12)
     crowded = jax.lax.scan(lambda s, x: (learner.observe(s, x), None), first.state, jnp.asarray(scores[5:]))[0]
     assert np.isnan(learner.quantile(crowded, [0.5])).all()  # no room inside jit: nothing plausible
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_shifted_and_stretched_support_shifts_and_stretches_the_thresholds(name):
+    """By factors of two and small whole shifts, so that rounding does not come into it."""
+    scores, levels = np.round(SEQUENCES["drifting"][:300], 6), (0.1, 0.5, 0.9)
+    unit = thresholds(BASELINES[name], scores, levels)
+    wide = thresholds(dataclasses.replace(BASELINES[name], low=-4.0, high=4.0), 8 * scores - 4, levels)
+    np.testing.assert_allclose(wide, 8 * unit - 4, rtol=0, atol=1e-9)
+
+
+def test_saocp_does_not_depend_on_the_rounds_to_come():
+    """Bit by bit: the least difference would grow."""
+    scores, levels, learner = alternating_bursts(1200), [0.5, 0.9], dpc.SAOCP([0.5, 0.9])
+    whole = thresholds(learner, scores, levels)
+    np.testing.assert_array_equal(thresholds(learner, scores[:777], levels), whole[:777])
+    first = dpc.replay(learner, scores[:300], levels)
+    np.testing.assert_array_equal(thresholds(learner, scores[300:], levels, state=first.state), whole[300:])
+
+
+def test_a_mixture_of_equal_thresholds_is_that_threshold():
+    np.testing.assert_array_equal(thresholds(dpc.SAOCP([1.0]), np.ones(30), [1.0]), 1)
+    tied = np.random.default_rng(1).integers(1, 5, 1000) / 7
+    short = tied[:, None] - thresholds(dpc.AgACI([0.5, 0.9]), tied, [0.5, 0.9])
+    assert not ((short > 0) & (short < 1e-12)).any()
+
+
+def test_dtaci_with_one_expert_is_aci():
+    scores = np.random.default_rng(0).random(1000)
+    alone = dpc.DtACI([0.5, 0.9], rates=[0.1], window=10)
+    plain = dpc.ACI([0.5, 0.9], rate=0.1, window=10, convention="inverted_cdf")
+    np.testing.assert_array_equal(thresholds(alone, scores, [0.5, 0.9]), thresholds(plain, scores, [0.5, 0.9]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_long_fading_sums_reach_what_they_should(dtype):
+    scores = np.random.default_rng(0).random(40_000).astype(dtype)
+    levels = np.array([0.5, 0.999, 1.0], dtype)
+    found = thresholds(dpc.DiscountedERM(0.9999), scores, levels)
+    assert np.isfinite(found).all()
+    weights = 0.9999 ** np.arange(scores.size - 2, -1, -1.0)
+    past, tolerance = scores[:-1], 1e-11 if dtype == np.float64 else 1e-3
+    for threshold, level in zip(found[-1], levels, strict=True):
+        above, at_least = (weights[keep].sum() / weights.sum() for keep in (past > threshold, past >= threshold))
+        assert above <= 1 - level + tolerance
+        assert at_least >= 1 - level - tolerance
+    assert np.isinf(thresholds(dpc.NExCP(0.9999), scores, levels)[:, 2]).all()
+    assert np.isinf(dpc.NExCP(0.9999).quantile(dpc.replay(dpc.NExCP(0.9999), scores[:9], levels).state, [1.0])).all()
+
+
+def test_a_tracker_with_a_window_still_tracks():
+    covered = np.full(2000, 0.95)[:, None] <= thresholds(
+        dpc.PID([0.9], integral=0, window=50), np.full(2000, 0.95), [0.9]
+    )
+    assert abs(covered.mean() - 0.9) < 0.02
+
+
+NONSENSE = {
+    "aci rate": lambda x: dpc.ACI([0.9], rate=-x, warmup=2),
+    "aci level": lambda x: dpc.ACI(jnp.stack([1 + x]), warmup=2),
+    "aci initial": lambda x: dpc.ACI([0.9], initial=jnp.stack([50 * x]), warmup=2),
+    "dtaci rates": lambda x: dpc.DtACI([0.9], rates=jnp.stack([-x, x]), warmup=2),
+    "dtaci level": lambda x: dpc.DtACI(jnp.stack([1 + x]), warmup=2),
+    "agaci rates": lambda x: dpc.AgACI([0.9], rates=jnp.stack([-x, x]), warmup=2),
+    "sfogd rate": lambda x: dpc.SFOGD([0.9], rate=-x),
+    "ogd rate": lambda x: dpc.OGD([0.9], rate=dpc.rates.Power(-x)),
+    "ogd initial": lambda x: dpc.OGD([0.9], initial=jnp.stack([50 * x])),
+    "ogd decaying": lambda x: dpc.OGD([0.9], rate=dpc.rates.decaying(-0.2 * x)),
+    "ogd ends": lambda x: dpc.OGD([0.9], high=-x),
+    "pid rate": lambda x: dpc.PID([0.9], rate=-x),
+    "pid integral": lambda x: dpc.PID([0.9], integral=-x),
+    "pid saturation": lambda x: dpc.PID([0.9], saturation=-x),
+    "mvp eta": lambda x: dpc.MVP([0.9], buckets=5, eta=-x),
+    "mvp level": lambda x: dpc.MVP(jnp.stack([1 + x]), buckets=5),
+    "fading discount": lambda x: dpc.DiscountedERM(1 + x),
+    "nexcp discount": lambda x: dpc.NExCP(-x),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_traced_nonsense_is_nan(name):
+    scores = SEQUENCES["iid"][:6]
+    result = jax.jit(lambda x: dpc.replay(NONSENSE[name](x), scores, [0.9]).thresholds)(1.0)
+    first = 1 if name == "fading discount" else 0  # with no score at all it is the prior that answers
+    assert np.isnan(result[first:]).all()
+
+
+def test_a_traced_scorecast_that_is_nan_spoils_what_follows():
+    learner, scores = dpc.PID([0.9], scorecast=True), SEQUENCES["iid"][:6]
+    casts = jnp.full(6, 0.3).at[2].set(jnp.nan)
+    result = jax.jit(lambda casts: dpc.replay(learner, scores, [0.9], context=casts).thresholds)(casts)
+    assert np.isfinite(result[:2]).all()
+    assert np.isnan(result[2:]).all()

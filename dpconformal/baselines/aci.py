@@ -199,6 +199,10 @@ class ACI(GridLearner):
         check_window(self)
         object.__setattr__(self, "rate", number("ACI.rate", self.rate, 0.0))
 
+    def sound(self) -> Any:
+        """Tell whether hyperparameters are in range."""
+        return super().sound() & jnp.asarray(self.rate >= 0)
+
     def start(self, dtype: Any) -> WindowAndMisses:
         """Return the state before any score."""
         return WindowAndMisses(*empty_window(self.window, dtype), jnp.zeros(len(self.levels), jnp.int32))

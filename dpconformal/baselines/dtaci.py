@@ -13,7 +13,6 @@ from dpconformal.baselines.aci import adapted_levels, asked_of_window, check_win
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
 from dpconformal.beliefs.window import empty_window, share_at_least, slide
 from dpconformal.checks import Scalar, as_numbers, complain_at, is_traced, whole
-from dpconformal.learner import rounding
 from dpconformal.pytree import register
 
 RATES = tuple(0.001 * 2**k for k in range(8))
@@ -150,6 +149,10 @@ class DtACI(GridLearner):
         check_rates(self)
         object.__setattr__(self, "horizon", whole("DtACI.horizon", self.horizon, 1))
 
+    def sound(self) -> Any:
+        """Tell whether hyperparameters are in range."""
+        return super().sound() & jnp.all(jnp.asarray(self.rates) > 0)
+
     def start(self, dtype: Any) -> WindowAndExperts:
         """Return the state before any score."""
         shape = len(self.levels), len(self.rates)
@@ -172,7 +175,8 @@ class DtACI(GridLearner):
         pooled = logsumexp(moved, axis=-1, keepdims=True) + math.log(share / len(self.rates))
         mixed = jnp.logaddexp(moved + math.log1p(-share), pooled)
         mixed = mixed - jnp.max(mixed, axis=-1, keepdims=True)
-        missed = (experts - value > rounding(dtype)) & active
+        sets = asked_of_window(self, window_of(state), 1 - experts, "inverted_cdf", self.outside)
+        missed = (score > sets) & active
         return WindowAndExperts(
             *slide(window_of(state), score),
             state.misses + missed.astype(jnp.int32),

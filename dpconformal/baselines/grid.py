@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.weights import check_unspoilt
+from dpconformal.beliefs.window import check_latest
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, ordered, whole
 from dpconformal.inputs import as_levels, as_score, check_not_batched
 from dpconformal.learner import State, advance, usable
@@ -36,15 +37,18 @@ class GridLearner:
     def init(self, rounds: int | None = None, dtype: Any = None) -> State:
         """Return the state before any score; a replay tells how many ``rounds`` are to come."""
         check_not_batched(self)
+        dtype = dtype or jnp.result_type(float)
+        check_width(self, dtype)
         if rounds is not None:
             whole("rounds", rounds, 0)
-        return self.start(dtype or jnp.result_type(float))
+        return self.start(dtype)
 
     def prepare(self, state: State, rounds: int) -> State:
         """Check that a state, or a batch of them, can be carried on from."""
         del rounds
         check_state(self, state, batched=True)
         check_unspoilt(state.seen)
+        check_width(self, dtype_of(state))
         return state
 
     def quantile(self, state: State, levels: Numbers) -> Float[Array, "..."]:
@@ -54,6 +58,11 @@ class GridLearner:
     def observe(self, state: State, score: Numbers) -> State:
         """Return the state after one more score."""
         return learnt(self, state, score)
+
+    def sound(self) -> Any:
+        """Tell whether hyperparameters are in range; traced ones, which nobody could check, may not be."""
+        initial = getattr(self, "initial", None)
+        return True if initial is None else jnp.all((initial >= self.low) & (initial <= self.high))
 
     def start(self, dtype: Any) -> State:
         """Return the state before any score."""
@@ -143,8 +152,9 @@ def nearest(grid: Float[Array, " G"], levels: Float[Array, "*n"]) -> Int[Array, 
 
 @jax.jit
 def _routed(learner: Any, state: State, levels: Array, given: tuple[Any, ...]) -> Array:
-    answers = learner.thresholds(state, *given)[nearest(grid_of(learner, levels.dtype), levels)]
-    return jnp.where((state.seen < 0) | jnp.isnan(levels), jnp.nan, answers)
+    grid = grid_of(learner, levels.dtype)
+    own = jnp.where(jnp.isnan(grid) | ~jnp.asarray(learner.sound()), jnp.nan, learner.thresholds(state, *given))
+    return jnp.where((state.seen < 0) | jnp.isnan(levels), jnp.nan, own[nearest(grid, levels)])
 
 
 @jax.jit
@@ -215,6 +225,32 @@ def initial_of(learner: Any, dtype: Any) -> Float[Array, " G"]:
     return jnp.broadcast_to(jnp.asarray(learner.initial).astype(dtype), levels.shape)
 
 
+def check_width(learner: Any, dtype: Any) -> None:
+    """
+    Check that a support is still one in the precision to work in.
+
+    Parameters
+    ----------
+    learner : GridLearner
+        The learner.
+    dtype : dtype
+        Of its state.
+
+    Raises
+    ------
+    ValueError
+        If its ends fall together.
+    """
+    if is_traced(learner.low, learner.high):
+        return
+    low, high = (np.asarray(end, dtype) for end in learner.support)
+    if not low < high:
+        raise ValueError(
+            f"{type(learner).__name__} on [{learner.low}, {learner.high}] collapses in {np.dtype(dtype)}; rescale, or "
+            "enable 64-bit JAX (jax_enable_x64)"
+        )
+
+
 def dtype_of(state: State) -> Any:
     """
     Return the floating type of a state.
@@ -267,7 +303,10 @@ def check_grid(learner: Any, start_anywhere: bool = False) -> None:
             f"{owner}.initial has shape {initial.shape}: pass one threshold, or one for each of the "
             f"{learner.levels.shape[-1]} levels"
         )
-    if not (start_anywhere or is_traced(initial, learner.low, learner.high)):
+    if is_traced(initial, learner.low, learner.high):
+        return
+    complain_at(f"{owner}.initial", initial, ~np.isfinite(initial), "must be finite")
+    if not start_anywhere:
         why = f"a threshold starts within the support [{learner.low}, {learner.high}]"
         complain_at(f"{owner}.initial", initial, ~((initial >= learner.low) & (initial <= learner.high)), why)
 
@@ -316,6 +355,8 @@ def check_state(learner: Any, state: Any, batched: bool = False) -> None:
                 f"state.{field} has shape {shape}, and this {name} works with {wanted}: carry on with the learner "
                 "that made it"
             )
+    if hasattr(state, "latest"):
+        check_latest(name, state.latest, learner.support)
 
 
 @functools.lru_cache

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from dpconformal.baselines.grid import GridLearner, check_grid, grid_of, learnt, routed, width_of
@@ -31,6 +30,8 @@ class Buckets(NamedTuple):
         Rounds in which a group came up and the level's threshold lay in the bucket.
     misses : Array, shape (groups, G, buckets)
         Those whose score exceeded the threshold.
+    worth : Array, shape (groups, G, buckets)
+        1/f(counts), what a round more or less counts; 1 without normalisation.
     """
 
     seen: Int[Array, "*B"]  # ()
@@ -38,6 +39,7 @@ class Buckets(NamedTuple):
     coin: Float[Array, "*B"]  # ()
     counts: Int[Array, "*B N G M"]  # (groups, G, buckets)
     misses: Int[Array, "*B N G M"]  # (groups, G, buckets)
+    worth: Float[Array, "*B N G M"]  # (groups, G, buckets)
 
 
 class Choice(NamedTuple):
@@ -67,10 +69,11 @@ class MVP(GridLearner):
     comes, neither error grows in expectation.
 
     Guarantee, with no assumption but that scores are not concentrated within 1/(resolution · buckets) below a
-    bucket's edge: for each group, and each bucket of thresholds within it, the coverage frequency approaches the
-    level; with plain errors and η = √(ln(2 · groups · buckets)/T) the excess of covered rounds over their target is at
-    most 2√(T ln(2 · groups · buckets)) in expectation, for all of them at once. None on the loss. Thresholds of
-    different levels may cross. A round costs O(groups · buckets).
+    bucket's edge, nor at ``low`` itself, which the lowest threshold covers: for each group, and each bucket of
+    thresholds within it, the coverage frequency approaches the level; with plain errors and
+    η = √(ln(2 · groups · buckets)/T) the excess of covered rounds over their target is at most
+    2√(T ln(2 · groups · buckets)) in expectation, for all of them at once. None on the loss. Thresholds of different
+    levels may cross. A round costs O(groups · buckets).
 
     Parameters
     ----------
@@ -126,12 +129,19 @@ class MVP(GridLearner):
         object.__setattr__(self, "eta", number("MVP.eta", self.eta, 0.0, open_low=True))
         if not isinstance(self.normalize, bool):
             raise ValueError(f"MVP.normalize = {self.normalize!r}: pass True or False")
-        if not is_traced(self.seed) and not np.issubdtype(np.asarray(self.seed).dtype, np.integer):
-            raise ValueError(f"MVP.seed = {self.seed!r}: pass a whole number")
+        _check_seed("MVP.seed", self.seed)
 
     def init(self, rounds: int | None = None, dtype: Any = None, seed: Any = None) -> State:
         """Return the state before any score; with a seed of its own where one is given."""
+        if seed is not None:
+            _check_seed("seed", seed)
         state = super().init(rounds, dtype)
+        step = 1 / (self.resolution * self.buckets)
+        if step < 2 * float(jnp.finfo(state.coin.dtype).eps):
+            raise ValueError(
+                f"MVP.resolution = {self.resolution}: with {self.buckets} buckets the step {step:g} is too fine for "
+                f"{state.coin.dtype}"
+            )
         return state if seed is None else _tossed(state._replace(key=_key_data(seed)))
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
@@ -152,11 +162,16 @@ class MVP(GridLearner):
         """Return the state after one more score, in a round of these groups."""
         return learnt(self, state, score, self._row(context))
 
+    def sound(self) -> Any:
+        """Tell whether hyperparameters are in range."""
+        return jnp.asarray(self.eta > 0)
+
     def start(self, dtype: Any) -> Buckets:
         """Return the state before any score."""
         nothing = jnp.zeros((self.groups, len(self.levels), self.buckets), jnp.int32)
         zero = jnp.zeros((), jnp.int32)
-        return _tossed(Buckets(zero, _key_data(self.seed), jnp.zeros((), dtype), nothing, nothing))
+        worth = jnp.ones(nothing.shape, dtype)
+        return _tossed(Buckets(zero, _key_data(self.seed), jnp.zeros((), dtype), nothing, nothing, worth))
 
     def thresholds(self, state: Buckets, groups: Bool[Array, " N"]) -> Float[Array, " G"]:
         """Predict the threshold of each level of the grid."""
@@ -170,10 +185,16 @@ class MVP(GridLearner):
         missed = score > jnp.asarray(self.low, dtype) + width_of(self, dtype) * choice.threshold
         played = jnp.arange(self.buckets, dtype=jnp.int32)[None, :] == choice.bucket[:, None]
         used = groups[:, None, None] & played[None]
+        worth = state.worth
+        if self.normalize:
+            here = jnp.broadcast_to(jnp.maximum(choice.bucket, 0)[None, :, None], (self.groups, len(self.levels), 1))
+            count = jnp.take_along_axis(state.counts, here, axis=-1).astype(dtype) + 1
+            worth = jnp.where(used, 1 / (jnp.sqrt(count + 1) * jnp.log2(count + 2)), worth)
         return _tossed(state._replace(seen=state.seen + 1))._replace(
             seen=state.seen,
             counts=state.counts + used.astype(jnp.int32),
             misses=state.misses + (used & missed[None, :, None]).astype(jnp.int32),
+            worth=worth,
         )
 
     def choose(self, state: Buckets, groups: Bool[Array, " N"]) -> Choice:
@@ -199,12 +220,17 @@ class MVP(GridLearner):
         left = jnp.min(jnp.where(turns, jnp.arange(last, dtype=jnp.int32)[None], last), axis=-1, initial=last)
         found = left < last
         pair = jnp.minimum(left[:, None] + jnp.arange(2, dtype=jnp.int32)[None], last)
-        counts, misses = (
-            jnp.take_along_axis(counted, jnp.broadcast_to(pair[None], (self.groups, *pair.shape)), axis=-1)
-            for counted in (state.counts, state.misses)
+        both = jnp.broadcast_to(pair[None], (self.groups, *pair.shape))
+        scale, rest = self._errors(
+            state._replace(
+                **{
+                    name: jnp.take_along_axis(getattr(state, name), both, axis=-1)
+                    for name in ("counts", "misses", "worth")
+                }
+            ),
+            groups,
         )
-        over, under = self._weights(counts, misses, groups, dtype)
-        size = jnp.maximum(over, under) + jnp.log(-jnp.expm1(-jnp.abs(_unlike(over, under))))  # log |e^over - e^under|
+        size = scale + jnp.log(jnp.abs(rest))
         # Each is played in proportion to the error of the other; the left one where there is none at all.
         nothing = jnp.isneginf(size).all(axis=-1)
         chance = jnp.where(nothing, 1, jax.nn.sigmoid(jnp.where(nothing, 0, size[:, 1] - size[:, 0])))
@@ -218,32 +244,29 @@ class MVP(GridLearner):
         member = jnp.any(groups)
         return Choice(jnp.where(member, bucket, -1).astype(jnp.int32), jnp.where(member, threshold, 0))
 
-    def _excess(self, counts: Int[Array, "N G K"], misses: Int[Array, "N G K"], dtype: Any) -> Float[Array, "N G K"]:
-        """Covered rounds beyond their target."""
-        used = counts.astype(dtype)
-        excess = (1 - grid_of(self, dtype)[None, :, None]) * used - misses.astype(dtype)
+    def _excess(self, state: Buckets) -> Float[Array, "N G K"]:
+        """Count covered rounds beyond their target."""
+        dtype = state.coin.dtype
+        used = state.counts.astype(dtype)
+        excess = (1 - grid_of(self, dtype)[None, :, None]) * used - state.misses.astype(dtype)
         return jnp.where(jnp.abs(excess) <= rounding(dtype) * used, 0, excess)  # rounding is no error
 
     def _signs(self, state: Buckets, groups: Bool[Array, " N"]) -> Float[Array, "G M"]:
         """Tell whether each bucket covered too often or too rarely, over the round's groups."""
-        dtype = state.coin.dtype
         if self.groups == 1:
-            return jnp.sign(self._excess(state.counts, state.misses, dtype)[0])
-        over, under = self._weights(state.counts, state.misses, groups, dtype)
-        return jnp.sign(_unlike(over, under))
+            return jnp.sign(self._excess(state)[0])
+        return jnp.sign(self._errors(state, groups)[1])
 
-    def _weights(
-        self, counts: Int[Array, "N G K"], misses: Int[Array, "N G K"], groups: Bool[Array, " N"], dtype: Any
-    ) -> tuple[Float[Array, "G K"], Float[Array, "G K"]]:
-        """Sum over groups how much buckets covered too often, and too rarely, in logarithms."""
-        error = jnp.asarray(self.eta, dtype) * self._excess(counts, misses, dtype)
-        log_norm = jnp.zeros_like(error)
-        if self.normalize:
-            used = counts.astype(dtype)
-            norm = jnp.sqrt(used + 1) * jnp.log2(used + 2)
-            error, log_norm = error / norm, -jnp.log(norm)
-        outside = jnp.where(groups, 0, -jnp.inf).astype(dtype)[:, None, None]
-        return logsumexp(outside + log_norm + error, axis=0), logsumexp(outside + log_norm - error, axis=0)
+    def _errors(self, state: Buckets, groups: Bool[Array, " N"]) -> tuple[Float[Array, "G K"], Float[Array, "G K"]]:
+        """Sum (e^x - e^-x)/f over groups, x = η · excess/f, as a logarithm of the scale and what remains."""
+        dtype = state.coin.dtype
+        error = jnp.asarray(self.eta, dtype) * self._excess(state) * state.worth
+        weight = jnp.where(groups[:, None, None], state.worth, 0)
+        scale = jnp.max(jnp.where(groups[:, None, None], jnp.abs(error), 0), axis=0)
+        over, under = (jnp.sum(weight * jnp.exp(sign * error - scale[None]), axis=0) for sign in (1, -1))
+        rest = over - under
+        # Groups may cancel but for rounding.
+        return scale, jnp.where(jnp.abs(rest) <= 4 * rounding(dtype) * jnp.maximum(over, under), 0, rest)
 
     def _wanted(self, context: Any) -> bool:
         if (context is None) != (self.groups > 1):
@@ -261,17 +284,19 @@ class MVP(GridLearner):
         return row
 
 
-def _unlike(over: Float[Array, "G K"], under: Float[Array, "G K"]) -> Float[Array, "G K"]:
-    """Subtract logarithms of errors; 0 where only rounding parts them, as where groups cancel."""
-    difference = over - under
-    return jnp.where(jnp.abs(difference) <= 4 * rounding(difference.dtype), 0, difference)
-
-
 def _tossed(state: Buckets) -> Buckets:
     """Toss the coin of the coming round."""
     key = jax.random.wrap_key_data(state.key, impl="threefry2x32")
     coin = jax.random.uniform(jax.random.fold_in(key, jnp.maximum(state.seen, 0) + 1), (), state.coin.dtype)
     return state._replace(coin=coin)
+
+
+def _check_seed(name: str, seed: Any) -> None:
+    if is_traced(seed):
+        return
+    array = np.asarray(seed)
+    if not np.issubdtype(array.dtype, np.integer) or (array < 0).any() or (array >= 2**31).any():
+        raise ValueError(f"{name} = {seed!r}: pass a whole number from 0 to 2^31 - 1")
 
 
 def _key_data(seed: Any) -> UInt32[Array, "2"]:

@@ -61,10 +61,10 @@ class OGD(GridLearner):
 
     Guarantees, for scores in [low, high] of width R, with no further assumption:
 
-    * η_t = R/√t (the default): regret O(R√T) for a level of the grid, and coverage frequency within 2/√T.
+    * rate 1/√t (the default): regret O(R√T) for a level of the grid, and coverage frequency within 2/√T of it.
     * constant rate η: coverage frequency within (1 + η)/(ηT) of the level.
-    * η_t decreasing: within (R + η_1)/(η_T·T); with ``rates.decaying()`` thresholds also converge if the scores
-      are iid.
+    * a rate η_t that does not grow: within (1 + η_1)/(η_T·T); with ``rates.decaying()`` thresholds also converge if
+      the scores are iid.
 
     Parameters
     ----------
@@ -114,6 +114,10 @@ class OGD(GridLearner):
         if not is_traced(state.seen) and state.seen.size:
             rates.check_steps(self.rate, int(state.seen.min()) + 1, int(state.seen.max()) + rounds)
         return state
+
+    def sound(self) -> Any:
+        """Tell whether hyperparameters are in range."""
+        return super().sound() & ~jnp.isnan(self.rate.step(1.0))
 
     def start(self, dtype: Any) -> Iterates:
         """Return the state before any score."""

@@ -52,15 +52,15 @@ class PID(GridLearner):
       over.
 
     Guarantee, with no assumption: with ``integral`` > 0 the coverage frequency of T rounds is within
-    πC/(2 ln T) + 1/T of the level (``outside="infinite"``, or ``"ends"`` if no score equals ``low``); with P alone,
-    as for :class:`OGD` with a constant step. Thresholds of different levels may cross.
+    πC/(2 ln T) + 4/T of the level (``outside="infinite"``, or ``"ends"`` if no score equals ``low``); with P alone and
+    without a window, as for :class:`OGD` with a constant step. Thresholds of different levels may cross.
 
     Parameters
     ----------
     levels : array_like, shape (G,)
         The grid; a query goes to the nearest level.
     rate : float
-        η, as a share of the scale: of high - low, or with a window of the range of the latest scores.
+        η, as a share of the scale: of high - low, or with a window of the largest of the latest scores.
     integral : float
         K, as a share of high - low. 0 switches the integrator off.
     saturation : float
@@ -68,7 +68,8 @@ class PID(GridLearner):
     scorecast : bool
         Whether each round comes with a scorecast.
     window : int, optional
-        Take the range of that many latest scores for the scale of the steps, as in the paper's experiments.
+        Take the largest of that many latest scores, less ``low``, for the scale of the steps, as in the paper's
+        experiments.
     outside : {"ends", "infinite"}
         Threshold of a saturated integrator: ``high`` or ``low``; or ±∞, a set of everything or nothing.
     initial : array_like, optional
@@ -114,7 +115,21 @@ class PID(GridLearner):
             raise ValueError(f"PID.outside = {self.outside!r}: pass one of {', '.join(map(repr, OUTSIDE[:2]))}")
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
-        """Check the scorecasts of a replay: shape (..., T) or, with one for each level of the grid, (..., T, G)."""
+        """
+        Check the scorecasts of a replay: shape (..., T) or, with one for each level of the grid, (..., T, G).
+
+        Parameters
+        ----------
+        context : array_like
+            The scorecasts. What fits both readings is read as the first; leading axes may be left out.
+        shape : tuple of int
+            Of the scores.
+
+        Returns
+        -------
+        Array
+            With the leading axes of the scores; None without a scorecast.
+        """
         if not self._wanted(context):
             return None
         array, grid = as_numbers("context", context), (len(self.levels),)
@@ -137,6 +152,14 @@ class PID(GridLearner):
     def observe(self, state: State, score: Numbers, context: Any = None) -> State:
         """Return the state after one more score, whose scorecast was ``context``."""
         return learnt(self, state, score, self._row(state, context))
+
+    def sound(self) -> Any:
+        """Tell whether hyperparameters are in range."""
+        if self.scorecast:
+            initial: Any = True if self.initial is None else jnp.all(jnp.isfinite(self.initial))
+        else:
+            initial = super().sound()
+        return jnp.asarray(initial) & (self.rate >= 0) & (self.integral >= 0) & (self.saturation > 0)
 
     def start(self, dtype: Any) -> Controller:
         """Return the state before any score."""
@@ -169,13 +192,15 @@ class PID(GridLearner):
     def learn(self, state: Controller, score: Float[Array, ""], scorecast: Any = None) -> Controller:
         """Step the tracker and count the misses."""
         dtype, now = score.dtype, jnp.maximum(state.seen, 0)
-        missed = score > self.thresholds(state, scorecast)
+        threshold = self.thresholds(state, scorecast)
+        missed = score > threshold
         latest, scale = state.latest, width_of(self, dtype)
         if self.window is not None:
             latest = jnp.where(jnp.arange(self.window, dtype=jnp.int32) == now % self.window, score, latest)
-            scale = jnp.nanmax(latest) - jnp.nanmin(latest)
+            scale = jnp.nanmax(latest) - jnp.asarray(self.low, dtype)
         step = jnp.asarray(self.rate, dtype) * scale
         tracker = state.tracker + step * (missed.astype(dtype) - (1 - grid_of(self, dtype)))
+        tracker = jnp.where(jnp.isnan(threshold), jnp.nan, tracker)  # a bad traced scorecast spoils what follows
         return Controller(state.seen, tracker, state.misses + missed.astype(jnp.int32), latest)
 
     def _wanted(self, context: Any) -> bool:
@@ -192,4 +217,7 @@ class PID(GridLearner):
         row = jnp.asarray(as_numbers("context", context)).astype(dtype_of(state))
         if row.shape not in ((), (len(self.levels),)):
             raise ValueError(f"context has shape {row.shape}: pass a scorecast, or one for each level of the grid")
+        if not is_traced(row):
+            complain_at("context", row, ~np.isfinite(row), "a scorecast must be finite")
+        row = jnp.where(jnp.isfinite(row), row, jnp.nan)
         return jnp.broadcast_to(row, (len(self.levels),))

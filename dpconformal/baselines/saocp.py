@@ -79,8 +79,10 @@ class SAOCP(GridLearner):
     Notes
     -----
     As in the paper, losses are divided by R = high - low; gains are kept within ±1, as the betting requires, should
-    an iterate stray further than R from the mixture. Sums of
-    gains within rounding error of 0 are 0.
+    an iterate stray further than R from the mixture. Sums of gains within rounding error of 0 are 0.
+
+    A state from :func:`dpconformal.replay` has room for the experts of the rounds it ran. ``observe`` and ``replay``
+    make more; inside your own ``jit`` a state without room turns to NaN, so ``learner.prepare(state, rounds)`` first.
 
     References
     ----------
@@ -157,7 +159,7 @@ class SAOCP(GridLearner):
         wealth = gains * (1 / age)[None] * (1 + bets)
         after = Experts(now, state.answer, state.births, iterate, squares, gains, bets, wealth)
         after = self._born(after, state.answer)
-        return after._replace(answer=_mixture(after, self.lifetime))
+        return after._replace(answer=_mixture(after, self.lifetime, self._generations()))
 
     def _generations(self) -> int:
         """Experts of one power of two that can be alive at once: those of 2^k are born 2^(k+1) rounds apart."""
@@ -197,7 +199,7 @@ def _orders(rounds: int) -> int:
     return min((rounds + 1).bit_length(), ORDERS)
 
 
-def _mixture(state: Experts, lifetime: int) -> Float[Array, " G"]:
+def _mixture(state: Experts, lifetime: int, generations: int) -> Float[Array, " G"]:
     """Average the living: by wealth, by age alone while nobody has any."""
     dtype, now = state.wealth.dtype, state.seen + 1
     power = (state.births & -state.births).astype(dtype)
@@ -205,8 +207,20 @@ def _mixture(state: Experts, lifetime: int) -> Float[Array, " G"]:
     birth = jnp.maximum(state.births, 1)
     doublings = (32 - lax.clz(birth)).astype(dtype)  # 1 + ⌊log2⌋
     prior = jnp.where(alive, 1 / (birth.astype(dtype) ** 2 * doublings), 0)
-    prior = (prior / jnp.sum(prior))[None]
+    prior = (prior / _sum(prior, generations))[None]
     rich = prior * jnp.maximum(state.wealth, 0)
-    total = jnp.sum(rich, axis=-1)
-    by_wealth = jnp.sum(rich * state.iterate, axis=-1) / jnp.where(total > 0, total, 1)
-    return jnp.where(total > 0, by_wealth, jnp.sum(prior * state.iterate, axis=-1))
+    total = _sum(rich, generations)
+    shares = jnp.where(total[:, None] > 0, rich, prior)
+    # Relative to the last answer: where nobody has moved, nor does the mixture, not even by a rounding error.
+    moves = _sum(shares * (state.iterate - state.answer[:, None]), generations)
+    return state.answer + moves / jnp.where(total > 0, total, 1)
+
+
+def _sum(values: Float[Array, "*G E"], generations: int) -> Float[Array, "*G"]:
+    """
+    Add up slots in one order, however many empty ones follow.
+
+    XLA regroups a sum of more than 32 terms, by their number. The barrier keeps it from joining the two short sums.
+    """
+    by_order = jnp.sum(values.reshape(*values.shape[:-1], -1, generations), axis=-1)
+    return jnp.sum(lax.optimization_barrier(by_order), axis=-1)

@@ -101,6 +101,10 @@ class SFOGD(GridLearner):
         check_grid(self)
         object.__setattr__(self, "rate", number("SFOGD.rate", self.rate, 0.0))
 
+    def sound(self) -> Any:
+        """Tell whether hyperparameters are in range."""
+        return super().sound() & jnp.asarray(self.rate >= 0)
+
     def start(self, dtype: Any) -> ScaledIterates:
         """Return the state before any score."""
         initial = initial_of(self, dtype)

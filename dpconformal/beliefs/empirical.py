@@ -1,7 +1,7 @@
 """Frequentist beliefs: the empirical distribution, plain (ERM) and corrected (split conformal)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,12 @@ class Empirical:
 
     support: tuple[Scalar, Scalar]
     discount: Any = None
+    at_infinity: ClassVar[float] = 0.0  # mass that is counted at +∞
+
+    def edge(self, dtype: Any) -> Any:
+        """Tell by how much a share of the mass may fall short of a level for rounding alone: counts do not."""
+        del dtype
+        return 0.0
 
     @property
     def offline(self) -> Method:
@@ -132,6 +138,7 @@ class SplitConformal(Empirical):
 
     low: Scalar = 0.0
     high: Scalar = 1.0
+    at_infinity: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         check_ends(self)

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from dpconformal.beliefs.exact_replay import finish, masses_before, place, place_on_host, tree_stretches
@@ -13,7 +14,7 @@ from dpconformal.beliefs.sorted_scores import SortedScores
 from dpconformal.offline.arrivals import arrivals, block_and_fade, epoch_for
 from dpconformal.offline.driver import Method, Stretch
 from dpconformal.offline.exact_tree import NO_PLACE
-from dpconformal.offline.order_tree import order_walk
+from dpconformal.offline.order_tree import OrderRows, order_walk
 from dpconformal.offline.ranking import Ranked
 from dpconformal.offline.rounds import follow
 
@@ -57,9 +58,12 @@ def walk_order(
     dtype = ranked.values.dtype
     weights = learner.weights(counts, dtype)
     masses = masses_before(ranked, counts[0], weights.discount)
-    low = jnp.asarray(learner.support[0], dtype)
-    walker = order_walk(learner.without_scores, low, masses, ranked.values, levels)
-    rows = arrivals(ranked.places, weights, NO_PLACE, epoch)
+    walker = order_walk(learner, masses, ranked.values, levels)
+    index = jnp.arange(masses.shape[0], dtype=jnp.int32)
+    before = jnp.max(jnp.where(masses > 0, index, 0), initial=0)
+    last = lax.cummax(jnp.concatenate([before[None], ranked.places[:-1]]))
+    # Padding has no place, and nobody looks at what it is answered.
+    rows = OrderRows(arrivals(ranked.places, weights, NO_PLACE, epoch), jnp.minimum(last, index[-1]))
     return follow(walker, rows, levels, scores, real, keep, *block_and_fade(scores.shape[0], epoch, weights.discount))
 
 

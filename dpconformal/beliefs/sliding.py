@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from dpconformal.beliefs.empirical import rank_of_level
 from dpconformal.beliefs.weights import check_prior, check_unspoilt
-from dpconformal.beliefs.window import Window, empty_window, held, slide
+from dpconformal.beliefs.window import Window, check_latest, empty_window, held, slide
 from dpconformal.checks import Numbers, Scalar, whole
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import advance, usable
@@ -102,6 +102,7 @@ class SlidingERM:
             raise ValueError(
                 f"state has room for {state.latest.shape[-1]} scores, and this SlidingERM has window = {self.window}"
             )
+        check_latest("SlidingERM", state.latest, self.support)
 
 
 @jax.jit

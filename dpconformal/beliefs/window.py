@@ -3,9 +3,10 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.learner import rounding
+from dpconformal.checks import Scalar, complain_at, is_traced
 
 CONVENTIONS = ("linear", "higher", "inverted_cdf")
 
@@ -27,6 +28,33 @@ class Window(NamedTuple):
     seen: Int[Array, "*B"]  # ()
     latest: Float[Array, "*B W"]  # (window,)
     ordered: Float[Array, "*B W"]  # (window,)
+
+
+def check_latest(owner: str, latest: Any, support: tuple[Scalar, Scalar]) -> None:
+    """
+    Check that the scores of a window are such as its learner would have taken.
+
+    Parameters
+    ----------
+    owner : str
+        The learner's name.
+    latest : Array, shape (..., window)
+        The latest scores; what is not finite stands for none.
+    support : tuple
+        The learner's.
+
+    Raises
+    ------
+    ValueError
+        With a score outside the support.
+    """
+    if is_traced(latest, support):
+        return
+    scores = np.asarray(latest)
+    low, high = (np.asarray(end, scores.dtype) for end in support)
+    foreign = np.isfinite(scores) & ((scores < low) | (scores > high))
+    why = f"outside the support [{low:g}, {high:g}] of this {owner}: carry on with the learner that made it"
+    complain_at("state.latest", scores, foreign, why)
 
 
 def empty_window(size: int, dtype: Any) -> Window:
@@ -126,7 +154,9 @@ def window_quantile(window: Window, levels: Float[Array, "*n"], convention: str)
     size = count.astype(levels.dtype)
     index = levels * size - 1 if convention == "inverted_cdf" else levels * (size - 1)
     whole = jnp.round(index)
-    index = jnp.where(jnp.abs(index - whole) <= rounding(levels.dtype) * size, whole, index)
+    # Adapted levels are off by more than their last bits: 0.9 is no float, and an error of 2e-17 counts every round.
+    slack = max(8 * float(jnp.finfo(levels.dtype).eps), 1e-12)
+    index = jnp.where(jnp.abs(index - whole) <= slack * size, whole, index)
     above = jnp.clip(jnp.ceil(index), 0, size - 1)
     ordered = jnp.where(jnp.isfinite(window.ordered), window.ordered, 0)  # nobody asks an empty window for more
     upper = ordered[above.astype(jnp.int32)]

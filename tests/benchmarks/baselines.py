@@ -44,6 +44,7 @@ LEARNERS = {
     "PID, P and I": dpc.PID(LEVELS),
     "PID, P and I, window 100": dpc.PID(LEVELS, window=100),
     "MVP, 50 buckets": dpc.MVP(LEVELS),
+    "MVP, 50 buckets, 3 groups": dpc.MVP(LEVELS, groups=3),
     "MultiMVP, 50 levels": dpc.MVP(np.linspace(0, 1, 50)),
 }
 HEADS = ["learner", "seconds", "crossing, iid", "crossing, drifting", "covered, iid", "covered, drifting"]
@@ -52,14 +53,19 @@ HEADS += ["loss, iid", "loss, drifting"]
 
 def main():
     jax.config.update("jax_enable_x64", True)
-    long = 10_000 if "--quick" in sys.argv else 100_000
+    long = 20_000 if "--quick" in sys.argv else 100_000
     short = {"iid": streams.iid(20_000), "drifting": streams.drifting(20_000)}
     rows = []
     for name, learner in LEARNERS.items():
-        compiling, running = timed(lambda own=learner: dpc.replay(own, streams.iid(long), LEVELS).thresholds)
+        groups = np.random.default_rng(0).random((long, 3)) < 0.5 if "groups" in name else None
+
+        def replayed(scores, own=learner, groups=groups):
+            return dpc.replay(own, scores, LEVELS, context=None if groups is None else groups[: len(scores)])
+
+        compiling, running = timed(lambda replayed=replayed: replayed(streams.iid(long)).thresholds)
         found = {}
         for stream, scores in short.items():
-            run = dpc.replay(learner, scores, LEVELS)
+            run = replayed(scores)
             loss = np.asarray(dpc.metrics.quantile_loss(run))[200:]  # split conformal has none to show at first
             found[stream] = (
                 dpc.metrics.crossings(run).rounds / scores.size,
@@ -73,7 +79,7 @@ def main():
     for row in text:
         table.add_row(*row)
     Console(width=200).print(table)
-    slow = [name for name, running, *_ in rows if running > 1 and "Multi" not in name]
+    slow = [name for name, running, *_ in rows if running > 1]
     print(f"slower than 1 s: {', '.join(slow) or 'none'}")
     with TABLE.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([HEADS, *text])
