@@ -160,7 +160,8 @@ def test_pid_with_scorecasts_agrees_with_its_oracle():
 
 
 def test_fading_and_sliding_beliefs_agree_with_their_oracles():
-    levels = np.array([0.0, 0.1, 0.37, 0.5, 0.9, 0.97, 1.0])
+    # Level 1 asks where the mass ends, which for fading sums is a matter of rounding: see the test of long sums.
+    levels = np.array([0.0, 0.1, 0.37, 0.5, 0.9, 0.96])
     twin = PRIORS["uniform"][1]
     for sequence, scores in SEQUENCES.items():
         expected = reference.weighted_thresholds(scores, levels, 0.97, 0.0)
@@ -168,9 +169,10 @@ def test_fading_and_sliding_beliefs_agree_with_their_oracles():
         np.testing.assert_array_equal(thresholds(dpc.DiscountedERM(0.97), scores, levels), expected, err_msg=sequence)
         expected = reference.weighted_thresholds(scores, levels, 0.97, 1.0)
         np.testing.assert_array_equal(thresholds(dpc.NExCP(0.97), scores, levels), expected, err_msg=sequence)
-        expected = reference.sliding_erm_thresholds(scores, levels, 30, twin)
+        levels_too = np.append(levels, 1.0)
+        expected = reference.sliding_erm_thresholds(scores, levels_too, 30, twin)
         np.testing.assert_allclose(
-            thresholds(dpc.SlidingERM(30), scores, levels), expected, atol=1e-15, rtol=0, err_msg=sequence
+            thresholds(dpc.SlidingERM(30), scores, levels_too), expected, atol=1e-15, rtol=0, err_msg=sequence
         )
 
 

@@ -57,7 +57,7 @@ def main():
     short = {"iid": streams.iid(20_000), "drifting": streams.drifting(20_000)}
     rows = []
     for name, learner in LEARNERS.items():
-        groups = np.random.default_rng(0).random((long, 3)) < 0.5 if "groups" in name else None
+        groups = np.random.default_rng(0).random((long, 3)) < [1, 0.5, 0.2] if "groups" in name else None
 
         def replayed(scores, own=learner, groups=groups):
             return dpc.replay(own, scores, LEVELS, context=None if groups is None else groups[: len(scores)])
