@@ -44,7 +44,7 @@ demo: $(VENV)/.ready
 	@$(BIN)/python -m dpconformal.demo
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-fail-under=95
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov --cov-fail-under=95
 
 test-core: $(VENV)/.ready
 	$(BIN)/python -m pytest -n $(WORKERS) -m core tests

@@ -96,6 +96,7 @@ def thresholds(learner, scores, levels=LEVELS, **options):
     return np.asarray(dpc.replay(learner, scores, levels, **options).thresholds)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_its_oracle(name):
     make, oracle = CASES[name]
@@ -108,6 +109,7 @@ def test_agrees_with_its_oracle(name):
         np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0, err_msg=sequence)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("lifetime", [8, 3])
 def test_saocp_agrees_with_its_oracle(lifetime):
     """Round by round from the same past: the method itself amplifies rounding errors, see the oracle."""
@@ -122,6 +124,7 @@ def test_saocp_agrees_with_its_oracle(lifetime):
             np.testing.assert_allclose(played[:100], alone, atol=1e-9, rtol=0, err_msg=sequence)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("normalize", [True, False])
 def test_mvp_agrees_with_its_oracle(normalize):
     rate = 0.5 if normalize else 0.05
@@ -134,6 +137,7 @@ def test_mvp_agrees_with_its_oracle(normalize):
         np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=sequence)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("normalize", [True, False])
 def test_mvp_with_groups_agrees_with_its_oracle(normalize):
     rows = RNG.random((T, 3)) < [0.6, 0.3, 0.1]  # overlapping; some rounds belong to none
@@ -159,6 +163,7 @@ def test_pid_with_scorecasts_agrees_with_its_oracle():
     np.testing.assert_array_equal(thresholds(learner, scores, context=per_level), actual)
 
 
+@pytest.mark.core
 def test_fading_and_sliding_beliefs_agree_with_their_oracles():
     # Level 1 asks where the mass ends, which for fading sums is a matter of rounding: see the test of long sums.
     levels = np.array([0.0, 0.1, 0.37, 0.5, 0.9, 0.96])

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 import dpconformal as dpc
 
-pytestmark = pytest.mark.core
-
 SCHEDULES = {
     "inverse_sqrt": (dpc.schedules.InverseSqrt(), lambda t: t**-0.5),
     "dirichlet": (dpc.schedules.Dirichlet(2.5), lambda t: 2.5 / (2.5 + t - 1)),
@@ -25,6 +23,7 @@ def thresholds(learner, scores, levels=LEVELS):
     return np.asarray(dpc.replay(learner, scores, levels).thresholds)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("bins", [None, 7, 64])
 def test_uniform_prior_on_every_sequence(schedule, bins):
@@ -35,6 +34,7 @@ def test_uniform_prior_on_every_sequence(schedule, bins):
         np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=name)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("bins", [None, 7, 64])
 def test_discounted_on_every_sequence(bins):
     learner = dpc.Exact(discount=BETA) if bins is None else dpc.Quantized(bins, discount=BETA)
@@ -60,6 +60,7 @@ def test_every_prior(prior, discount, bins):
         np.testing.assert_allclose(actual, expected, atol=1e-9 * (high - low), rtol=0, err_msg=name)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", sequences())
 def test_frequentist_beliefs_are_exactly_their_oracles(name):
     scores = sequences()[name]
@@ -74,6 +75,7 @@ SCORES = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_
 LEVEL_LISTS = st.lists(st.floats(0, 1), min_size=3, max_size=3)
 
 
+@pytest.mark.core
 @given(
     scores=SCORES,
     levels=LEVEL_LISTS,
@@ -97,6 +99,7 @@ def test_any_scores_and_levels(scores, levels, concentration, bins):
     np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0)
 
 
+@pytest.mark.core
 @given(scores=SCORES, levels=LEVEL_LISTS, discount=st.floats(0.05, 0.999), bins=st.sampled_from([None, 1, 5, 50]))
 def test_any_discount(scores, levels, discount, bins):
     padded = np.pad(scores, (0, 24 - len(scores)))
@@ -109,6 +112,7 @@ def test_any_discount(scores, levels, discount, bins):
     np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", sequences())
 @pytest.mark.parametrize("learner", [dpc.Exact(), dpc.Exact(discount=BETA)], ids=["plain", "discounted"])
 def test_float32_is_exact_for_a_nearby_level(name, learner):

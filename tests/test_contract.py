@@ -9,9 +9,12 @@ from cases import ALL, BASELINES, LEARNERS, LEVELS, sequences
 import dpconformal as dpc
 
 # On other interpreters one of each kind is enough; and the oracles try every schedule.
+SCHEDULES = ("exact_dirichlet", "exact_callable")
 CORE = ("exact", "exact_discounted", "quantized_discounted", "nexcp")
-BELIEFS = [pytest.param(n, marks=[pytest.mark.core] * (n in CORE)) for n in LEARNERS if n != "exact_dirichlet"]
+BELIEFS = [pytest.param(n, marks=[pytest.mark.core] * (n in CORE)) for n in LEARNERS if n not in SCHEDULES]
 every = pytest.mark.parametrize("name", [*BELIEFS, *BASELINES])
+# What grid learners do by the code that they share.
+every_kind = pytest.mark.parametrize("name", [*BELIEFS, "ogd", "saocp", "mvp"])
 every_belief = pytest.mark.parametrize("name", BELIEFS)
 T = 40
 SCORES = np.random.default_rng(3).beta(2, 3, T)
@@ -59,7 +62,7 @@ def test_dtype_follows_the_scores(name, dtype):
     assert ALL[name].quantile(again, jnp.asarray(LEVELS, dtype)).dtype == dtype
 
 
-@every
+@every_kind
 def test_float32_is_the_default_without_x64(name):
     with jax.enable_x64(False):
         run = dpc.replay(ALL[name], SCORES, LEVELS)
@@ -67,7 +70,7 @@ def test_float32_is_the_default_without_x64(name):
         assert ALL[name].quantile(run.state, [0.5]).dtype == np.float32
 
 
-@every
+@every_kind
 def test_lists_and_integers_are_converted(name):
     run = dpc.replay(ALL[name], [1, 0, 1, 1], [0, 1])
     same(
@@ -148,7 +151,7 @@ def test_online_is_replay(name):
     np.testing.assert_allclose(carried_on.thresholds, twice.thresholds[T:], rtol=0, atol=1e-12)
 
 
-@every
+@every_kind
 def test_no_new_trace_for_new_numbers(name, monkeypatch):
     learner = ALL[name]
     traces = []
@@ -191,7 +194,7 @@ def test_thresholds_never_cross(name):
         assert (result[:, 1:] >= result[:, :-1]).all(), sequence
 
 
-@every
+@every_kind
 def test_levels_may_change_every_round(name):
     levels = np.random.default_rng(8).random((T, 3))
     run = dpc.replay(ALL[name], SCORES, levels)
@@ -201,7 +204,7 @@ def test_levels_may_change_every_round(name):
 
 
 @pytest.mark.parametrize("length", [0, 1])
-@every
+@every_kind
 def test_no_score_and_one_score(name, length):
     run = dpc.replay(ALL[name], SCORES[:length], LEVELS)
     assert run.thresholds.shape == (length, len(LEVELS))
@@ -221,7 +224,7 @@ def test_a_bad_score_inside_jit_turns_to_nan_and_stays(name):
         assert np.isnan(result[11:]).all()
 
 
-@every
+@every_kind
 def test_a_bad_level_inside_jit_is_nan(name):
     jitted = jax.jit(lambda levels: dpc.replay(ALL[name], SCORES, levels).thresholds)
     result = np.asarray(jitted(np.array([np.nan, 1.5, -0.2, 0.5])))
@@ -239,7 +242,7 @@ def test_cdf_of_nan_is_nan_and_sides_differ_at_an_atom(name):
     np.testing.assert_allclose(learner.cdf(state, 0.53125 - 1e-9), left, atol=1e-8)
 
 
-@every
+@every_kind
 def test_one_score_at_a_time(name):
     learner = ALL[name]
     with pytest.raises(ValueError, match=r"score has shape \(4,\): observe takes one score"):
@@ -248,7 +251,7 @@ def test_one_score_at_a_time(name):
         jax.jit(learner.observe)(learner.init(), np.array([0.3]))
 
 
-@every
+@every_kind
 def test_batches_carry_on_online_under_vmap(name):
     learner = ALL[name]
     batch = dpc.replay(learner, np.stack([SCORES, SCORES[::-1]]), LEVELS)
@@ -264,7 +267,7 @@ def test_batches_carry_on_online_under_vmap(name):
     np.testing.assert_allclose(answers[0], learner.quantile(alone, LEVELS), atol=1e-12)
 
 
-@every
+@every_kind
 def test_a_spoilt_state_is_not_carried_on(name):
     learner = ALL[name]
     spoilt = jax.jit(learner.observe)(learner.init(), np.nan)

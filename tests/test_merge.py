@@ -11,7 +11,7 @@ import dpconformal as dpc
 
 pytestmark = pytest.mark.core
 UNDISCOUNTED = [name for name in LEARNERS if "discounted" not in name and name not in ("sliding", "fading", "nexcp")]
-PARTS = [np.random.default_rng(i).integers(0, 20, n) / 19 for i, n in enumerate((7, 0, 12))]
+PARTS = [np.random.default_rng(i).integers(0, 20, n) / 19 for i, n in enumerate((9, 0, 9))]
 
 
 def states(learner):

@@ -10,7 +10,6 @@ from cases import LEVELS, PRIORS
 
 import dpconformal as dpc
 
-pytestmark = pytest.mark.core
 SCORES = np.random.default_rng(11).beta(2, 5, 60)
 
 

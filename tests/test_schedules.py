@@ -8,7 +8,6 @@ import pytest
 import dpconformal as dpc
 from dpconformal import schedules
 
-pytestmark = pytest.mark.core
 T = np.arange(1, 200)
 
 

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.grid import GridLearner, check_grid, grid_of, initial_of
+from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
+from dpconformal.baselines.grid_checks import check_grid
 from dpconformal.beliefs.window import CONVENTIONS, Window, empty_window, slide, window_quantile
 from dpconformal.checks import Scalar, number, whole
 from dpconformal.learner import rounding

@@ -1,6 +1,5 @@
 """What iterate-centric methods have in common: a copy for each level of a grid, and queries that go to the nearest."""
 
-import functools
 from typing import Any, ClassVar
 
 import jax
@@ -8,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from dpconformal.baselines.grid_checks import check_state, check_width
 from dpconformal.beliefs.weights import check_unspoilt
-from dpconformal.beliefs.window import check_latest
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, ordered, whole
+from dpconformal.checks import Numbers, Scalar, whole
 from dpconformal.inputs import as_levels, as_score, check_not_batched
 from dpconformal.learner import State, advance, usable
 
@@ -41,7 +40,7 @@ class GridLearner:
         check_width(self, dtype)
         if rounds is not None:
             whole("rounds", rounds, 0)
-        return self.start(dtype)
+        return _started(self, np.dtype(dtype))
 
     def prepare(self, state: State, rounds: int) -> State:
         """Check that a state, or a batch of them, can be carried on from."""
@@ -150,6 +149,11 @@ def nearest(grid: Float[Array, " G"], levels: Float[Array, "*n"]) -> Int[Array, 
     return jnp.argmin(jnp.abs(levels[..., None] - grid.reshape((1,) * levels.ndim + (-1,))), axis=-1)
 
 
+@jax.jit(static_argnames="dtype")
+def _started(learner: Any, dtype: Any) -> State:
+    return learner.start(dtype)
+
+
 @jax.jit
 def _routed(learner: Any, state: State, levels: Array, given: tuple[Any, ...]) -> Array:
     grid = grid_of(learner, levels.dtype)
@@ -225,32 +229,6 @@ def initial_of(learner: Any, dtype: Any) -> Float[Array, " G"]:
     return jnp.broadcast_to(jnp.asarray(learner.initial).astype(dtype), levels.shape)
 
 
-def check_width(learner: Any, dtype: Any) -> None:
-    """
-    Check that a support is still one in the precision to work in.
-
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    dtype : dtype
-        Of its state.
-
-    Raises
-    ------
-    ValueError
-        If its ends fall together.
-    """
-    if is_traced(learner.low, learner.high):
-        return
-    low, high = (np.asarray(end, dtype) for end in learner.support)
-    if not low < high:
-        raise ValueError(
-            f"{type(learner).__name__} on [{learner.low}, {learner.high}] collapses in {np.dtype(dtype)}; rescale, or "
-            "enable 64-bit JAX (jax_enable_x64)"
-        )
-
-
 def dtype_of(state: State) -> Any:
     """
     Return the floating type of a state.
@@ -266,101 +244,3 @@ def dtype_of(state: State) -> Any:
         That of its floating-point leaves.
     """
     return next(leaf.dtype for leaf in state if jnp.issubdtype(leaf.dtype, jnp.floating))
-
-
-def check_grid(learner: Any, start_anywhere: bool = False) -> None:
-    """
-    Check and normalise the levels, the support and the initial thresholds of a learner that is being constructed.
-
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner; a number for its levels becomes an array of one.
-    start_anywhere : bool
-        Whether initial thresholds may lie outside the support.
-
-    Raises
-    ------
-    ValueError
-        Naming what is wrong.
-    """
-    owner = type(learner).__name__
-    object.__setattr__(learner, "levels", _column(f"{owner}.levels", learner.levels))
-    if not is_traced(learner.levels):
-        levels = learner.levels
-        if levels.shape[-1] == 0:
-            raise ValueError(f"{owner}.levels has shape {levels.shape}: pass at least one level, such as [0.9]")
-        complain_at(f"{owner}.levels", levels, ~((levels >= 0) & (levels <= 1)), "a level lies in [0, 1]; 90 % is 0.9")
-    for name in ("low", "high"):
-        object.__setattr__(learner, name, number(f"{owner}.{name}", getattr(learner, name)))
-    ordered(owner, learner.low, learner.high)
-    if getattr(learner, "initial", None) is None:
-        return
-    initial = _column(f"{owner}.initial", learner.initial)
-    object.__setattr__(learner, "initial", initial)
-    if initial.shape[-1] not in (1, learner.levels.shape[-1]):
-        raise ValueError(
-            f"{owner}.initial has shape {initial.shape}: pass one threshold, or one for each of the "
-            f"{learner.levels.shape[-1]} levels"
-        )
-    if is_traced(initial, learner.low, learner.high):
-        return
-    complain_at(f"{owner}.initial", initial, ~np.isfinite(initial), "must be finite")
-    if not start_anywhere:
-        why = f"a threshold starts within the support [{learner.low}, {learner.high}]"
-        complain_at(f"{owner}.initial", initial, ~((initial >= learner.low) & (initial <= learner.high)), why)
-
-
-def _column(name: str, values: Any) -> Any:
-    array = as_numbers(name, values)
-    if is_traced(array):
-        return jnp.atleast_1d(array)
-    return np.atleast_1d(np.asarray(array, float))
-
-
-def check_state(learner: Any, state: Any, batched: bool = False) -> None:
-    """
-    Check that a learner can work with a state.
-
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    state : State
-        The state.
-    batched : bool
-        Whether leading axes are allowed.
-
-    Raises
-    ------
-    ValueError
-        If it is of another kind or size, or a batch.
-    """
-    check_not_batched(learner)
-    name, kind = type(learner).__name__, learner.state_type
-    if not isinstance(state, kind):
-        raise ValueError(
-            f"state is a {type(state).__name__}: {name} carries on from a {kind.__name__}, such as run.state"
-        )
-    if np.ndim(state.seen) and not batched:
-        raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
-    leaves, structure = jax.tree.flatten(learner)
-    expected = _shapes(structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
-    for field, own, wanted in zip(kind._fields, state, expected, strict=True):
-        shape = np.shape(own)[np.ndim(state.seen) :]
-        if len(shape) != len(wanted) or any(
-            a != b and not a < b == learner.room for a, b in zip(shape, wanted, strict=True)
-        ):
-            raise ValueError(
-                f"state.{field} has shape {shape}, and this {name} works with {wanted}: carry on with the learner "
-                "that made it"
-            )
-    if hasattr(state, "latest"):
-        check_latest(name, state.latest, learner.support)
-
-
-@functools.lru_cache
-def _shapes(structure: Any, leaves: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
-    """Shapes of a learner's state, by the learner's own; remembered, for online use is a call a round."""
-    learner = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
-    return tuple(leaf.shape for leaf in jax.eval_shape(lambda own: own.start(jnp.float32), learner))

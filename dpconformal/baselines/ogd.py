@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dpconformal import rates
-from dpconformal.baselines.grid import GridLearner, check_grid, grid_of, initial_of, width_of
+from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, width_of
+from dpconformal.baselines.grid_checks import check_grid
 from dpconformal.checks import Scalar, is_traced
 from dpconformal.learner import State
 from dpconformal.pytree import register

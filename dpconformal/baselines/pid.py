@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.aci import OUTSIDE
-from dpconformal.baselines.grid import GridLearner, check_grid, dtype_of, grid_of, initial_of, learnt, routed, width_of
+from dpconformal.baselines.grid import GridLearner, dtype_of, grid_of, initial_of, learnt, routed, width_of
+from dpconformal.baselines.grid_checks import check_grid
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, whole
 from dpconformal.learner import State
 from dpconformal.pytree import register

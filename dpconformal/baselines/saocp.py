@@ -4,12 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.grid import GridLearner, check_grid, check_state, grid_of, initial_of, learnt, width_of
+from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, learnt, width_of
+from dpconformal.baselines.grid_checks import check_grid, check_state
 from dpconformal.baselines.ogd import slope
 from dpconformal.baselines.sfogd import scale_free_step
 from dpconformal.checks import Numbers, Scalar, is_traced, whole
@@ -116,15 +118,15 @@ class SAOCP(GridLearner):
     def init(self, rounds: int | None = None, dtype: Any = None) -> State:
         """Return the state before any score, with room for the experts of ``rounds`` rounds."""
         state = super().init(rounds, dtype)
-        return state if rounds is None else self._sized(state, _orders(rounds))
+        return state if rounds is None else _sized(state, _orders(rounds) * self._generations())
 
     def prepare(self, state: State, rounds: int) -> State:
         """Check that a state, or a batch of them, can be carried on from, and make room for more rounds."""
         state = super().prepare(state, rounds)
         if is_traced(state.seen):
-            return self._sized(state, ORDERS)
-        latest = int(np.max(state.seen, initial=0)) + rounds
-        return self._sized(state, max(_orders(latest), state.births.shape[-1] // self._generations()))
+            return _sized(state, self.room)
+        latest = int(np.max(np.asarray(state.seen), initial=0)) + rounds
+        return _sized(state, max(_orders(latest) * self._generations(), state.births.shape[-1]))
 
     def observe(self, state: State, score: Numbers) -> State:
         """Return the state after one more score."""
@@ -165,16 +167,6 @@ class SAOCP(GridLearner):
         """Experts of one power of two that can be alive at once: those of 2^k are born 2^(k+1) rounds apart."""
         return -(-self.lifetime // 2)
 
-    def _sized(self, state: Experts, orders: int) -> Experts:
-        """Give a state room for that many powers of two; those beyond it have no expert yet."""
-        slots = orders * self._generations()
-
-        def fit(leaf: Array) -> Array:
-            missing = max(slots - leaf.shape[-1], 0)
-            return jnp.pad(leaf[..., :slots], [(0, 0)] * (leaf.ndim - 1) + [(0, missing)])
-
-        return Experts(state.seen, state.answer, *(fit(leaf) for leaf in state[2:]))
-
     def _born(self, state: Experts, where: Float[Array, " G"]) -> Experts:
         """Put the expert of the coming round into the slot of one that has died."""
         now, generations, slots = state.seen + 1, self._generations(), state.births.shape[-1]
@@ -197,6 +189,17 @@ class SAOCP(GridLearner):
 def _orders(rounds: int) -> int:
     """Powers of two up to the number of the round after these."""
     return min((rounds + 1).bit_length(), ORDERS)
+
+
+@jax.jit(static_argnames="slots")
+def _sized(state: Experts, slots: int) -> Experts:
+    """Give a state that many slots; those that come or go are without an expert yet."""
+
+    def fit(leaf: Array) -> Array:
+        missing = max(slots - leaf.shape[-1], 0)
+        return jnp.pad(leaf[..., :slots], [(0, 0)] * (leaf.ndim - 1) + [(0, missing)])
+
+    return Experts(state.seen, state.answer, *(fit(leaf) for leaf in state[2:]))
 
 
 def _mixture(state: Experts, lifetime: int, generations: int) -> Float[Array, " G"]:

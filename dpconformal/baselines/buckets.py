@@ -1,0 +1,247 @@
+"""The evidence of multivalid prediction, and how a bucket is chosen from it."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from dpconformal.learner import rounding
+
+
+class Buckets(NamedTuple):
+    """
+    Coverage within each bucket of thresholds and each group.
+
+    Attributes
+    ----------
+    seen : Array, shape ()
+        Scores seen; -1 once a bad one was met inside ``jit``.
+    key : Array, shape (2,)
+        Data of a threefry key, which does not change: the coin of round t comes from ``fold_in(key, t)``.
+    coin : Array, shape ()
+        A number in [0, 1), drawn for the coming round.
+    counts : Array, shape (groups, G, buckets)
+        Rounds in which a group came up and the level's threshold lay in the bucket.
+    misses : Array, shape (groups, G, buckets)
+        Those whose score exceeded the threshold.
+    worth : Array, shape (groups, G, buckets)
+        1/f(counts), what a round more or less counts; 1 without normalisation.
+    """
+
+    seen: Int[Array, "*B"]  # ()
+    key: UInt32[Array, "*B 2"]  # (2,)
+    coin: Float[Array, "*B"]  # ()
+    counts: Int[Array, "*B N G M"]  # (groups, G, buckets)
+    misses: Int[Array, "*B N G M"]  # (groups, G, buckets)
+    worth: Float[Array, "*B N G M"]  # (groups, G, buckets)
+
+
+class Choice(NamedTuple):
+    """
+    What is played in a round.
+
+    Attributes
+    ----------
+    bucket : Array, shape (G,)
+        The bucket of each level's threshold; -1 where the round belongs to no group.
+    threshold : Array, shape (G,)
+        The threshold, as a share of the support.
+    """
+
+    bucket: Int[Array, " G"]  # (G,)
+    threshold: Float[Array, " G"]  # (G,)
+
+
+def no_rounds(groups: int, levels: int, buckets: int, seed: Any, dtype: Any) -> Buckets:
+    """
+    Return the evidence before any score.
+
+    Parameters
+    ----------
+    groups, levels, buckets : int
+        Sizes.
+    seed : int
+        Of the key.
+    dtype : dtype
+        Of the scores.
+
+    Returns
+    -------
+    Buckets
+        With the coin of round 1.
+    """
+    nothing = jnp.zeros((groups, levels, buckets), jnp.int32)
+    zero, coin = jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
+    return tossed(Buckets(zero, _key_data(seed), coin, nothing, nothing, jnp.ones(nothing.shape, dtype)))
+
+
+def reseeded(state: Buckets, seed: Any) -> Buckets:
+    """
+    Give evidence another key.
+
+    Parameters
+    ----------
+    state : Buckets
+        The evidence.
+    seed : int
+        Of the key.
+
+    Returns
+    -------
+    Buckets
+        With the coin of the coming round tossed anew.
+    """
+    return tossed(state._replace(key=_key_data(seed)))
+
+
+def tossed(state: Buckets) -> Buckets:
+    """
+    Toss the coin of the coming round.
+
+    Parameters
+    ----------
+    state : Buckets
+        The evidence.
+
+    Returns
+    -------
+    Buckets
+        With the coin.
+    """
+    key = jax.random.wrap_key_data(state.key, impl="threefry2x32")
+    coin = jax.random.uniform(jax.random.fold_in(key, jnp.maximum(state.seen, 0) + 1), (), state.coin.dtype)
+    return state._replace(coin=coin)
+
+
+def choose(
+    state: Buckets,
+    groups: Bool[Array, " N"],
+    levels: Float[Array, " G"],
+    eta: Float[Array, ""],
+    resolution: int,
+) -> Choice:
+    """
+    Choose a bucket for each level.
+
+    Parameters
+    ----------
+    state : Buckets
+        Errors so far.
+    groups : Array, shape (groups,)
+        To which groups the round belongs.
+    levels : Array, shape (G,)
+        The grid.
+    eta : Array, shape ()
+        How sharply errors are weighted.
+    resolution : int
+        The lower of two buckets is played 1/(resolution · buckets) below its upper edge.
+
+    Returns
+    -------
+    Choice
+        Of the coming round.
+    """
+    dtype, buckets = state.coin.dtype, state.counts.shape[-1]
+    last = buckets - 1
+    sign = _signs(state, groups, levels, eta)
+    # The first pair of neighbours whose errors do not have the same sign.
+    turns = sign[:, 1:] * sign[:, :-1] <= 0
+    left = jnp.min(jnp.where(turns, jnp.arange(last, dtype=jnp.int32)[None], last), axis=-1, initial=last)
+    found = left < last
+    pair = jnp.minimum(left[:, None] + jnp.arange(2, dtype=jnp.int32)[None], last)
+    scale, rest = _errors(_only(state, pair), groups, levels, eta)
+    size = scale + jnp.log(jnp.abs(rest))
+    # Each is played in proportion to the error of the other; the left one where there is none at all.
+    nothing = jnp.isneginf(size).all(axis=-1)
+    chance = jnp.where(nothing, 1, jax.nn.sigmoid(jnp.where(nothing, 0, size[:, 1] - size[:, 0])))
+    play_left = state.coin <= chance
+    edge = jnp.asarray(np.arange(1, buckets + 1) / buckets, dtype)[left]  # of a bucket, from above
+    paired = jnp.where(play_left, edge - 1 / (resolution * buckets), edge)
+    # Errors of one sign: everything where all cover too rarely, nothing where all cover too often.
+    never = sign[:, 0] <= 0
+    bucket = jnp.where(found, jnp.where(play_left, left, left + 1), jnp.where(never, last, 0))
+    threshold = jnp.where(found, paired, jnp.where(never, 1, 0).astype(dtype))
+    member = jnp.any(groups)
+    return Choice(jnp.where(member, bucket, -1).astype(jnp.int32), jnp.where(member, threshold, 0))
+
+
+def counted(
+    state: Buckets, groups: Bool[Array, " N"], bucket: Int[Array, " G"], missed: Bool[Array, " G"], normalize: bool
+) -> Buckets:
+    """
+    Count a round in the buckets played.
+
+    Parameters
+    ----------
+    state : Buckets
+        The evidence.
+    groups : Array, shape (groups,)
+        To which groups the round belongs.
+    bucket : Array, shape (G,)
+        The buckets played; -1 for none.
+    missed : Array, shape (G,)
+        Whether the score exceeded the threshold.
+    normalize : bool
+        Whether a bucket's errors count for less the more it was used.
+
+    Returns
+    -------
+    Buckets
+        With the coin of the round after.
+    """
+    played = jnp.arange(state.counts.shape[-1], dtype=jnp.int32)[None, :] == bucket[:, None]
+    used = groups[:, None, None] & played[None]
+    worth = state.worth
+    if normalize:
+        count = _only(state, jnp.maximum(bucket, 0)[:, None]).counts.astype(worth.dtype) + 1
+        worth = jnp.where(used, 1 / (jnp.sqrt(count + 1) * jnp.log2(count + 2)), worth)
+    return tossed(state._replace(seen=state.seen + 1))._replace(
+        seen=state.seen,
+        counts=state.counts + used.astype(jnp.int32),
+        misses=state.misses + (used & missed[None, :, None]).astype(jnp.int32),
+        worth=worth,
+    )
+
+
+def _only(state: Buckets, bucket: Int[Array, "G K"]) -> Buckets:
+    """Take out some buckets of each level."""
+    index = jnp.broadcast_to(bucket[None], (state.counts.shape[0], *bucket.shape))
+    counts, misses, worth = (jnp.take_along_axis(leaf, index, axis=-1) for leaf in state[3:])
+    return Buckets(*state[:3], counts, misses, worth)
+
+
+def _excess(state: Buckets, levels: Float[Array, " G"]) -> Float[Array, "N G K"]:
+    """Count covered rounds beyond their target."""
+    dtype = state.coin.dtype
+    used = state.counts.astype(dtype)
+    excess = (1 - levels[None, :, None]) * used - state.misses.astype(dtype)
+    return jnp.where(jnp.abs(excess) <= rounding(dtype) * used, 0, excess)  # rounding is no error
+
+
+def _signs(
+    state: Buckets, groups: Bool[Array, " N"], levels: Float[Array, " G"], eta: Float[Array, ""]
+) -> Float[Array, "G M"]:
+    """Tell whether each bucket covered too often or too rarely, over the round's groups."""
+    if groups.shape[0] == 1:
+        return jnp.sign(_excess(state, levels)[0])
+    return jnp.sign(_errors(state, groups, levels, eta)[1])
+
+
+def _errors(
+    state: Buckets, groups: Bool[Array, " N"], levels: Float[Array, " G"], eta: Float[Array, ""]
+) -> tuple[Float[Array, "G K"], Float[Array, "G K"]]:
+    """Sum (e^x - e^-x)/f over the round's groups, x = η · excess/f, as a logarithm of the scale and what remains."""
+    inside = groups[:, None, None]
+    error = jnp.where(inside, eta * _excess(state, levels) * state.worth, 0)
+    weight = jnp.where(inside, state.worth, 0)
+    scale = jnp.max(jnp.abs(error), axis=0)
+    over, under = (jnp.sum(weight * jnp.exp(sign * error - scale[None]), axis=0) for sign in (1, -1))
+    rest = over - under
+    # Groups may cancel but for rounding.
+    return scale, jnp.where(jnp.abs(rest) <= 4 * rounding(rest.dtype) * jnp.maximum(over, under), 0, rest)
+
+
+def _key_data(seed: Any) -> UInt32[Array, "2"]:
+    return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
