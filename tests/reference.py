@@ -301,7 +301,7 @@ def saocp_thresholds(scores, level, initial, lifetime=8, played=None):
         wealth = gains / np.maximum(t - born, 1) * (1 + bets)
         shares = prior * np.maximum(wealth, 0)
         shares = shares / shares.sum() if shares.sum() > 0 else prior
-        out.append(shares @ r)
+        out.append(last + shares @ (r - last))  # a mean of equal iterates is exact, for scores may be tied with it
         last = out[-1] if played is None else played[t - 1]
         gain = quantile_loss(last, s, level) - quantile_loss(r, s, level)
         gain = np.clip(gain, np.where(wealth > 0, -1, 0), 1)

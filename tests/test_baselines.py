@@ -113,10 +113,11 @@ def test_agrees_with_its_oracle(name):
 @pytest.mark.parametrize("lifetime", [8, 3])
 def test_saocp_agrees_with_its_oracle(lifetime):
     """Round by round from the same past: the method itself amplifies rounding errors, see the oracle."""
-    learner = dpc.SAOCP(np.array(LEVELS), lifetime=lifetime)
+    levels = (0.0, *LEVELS, 1.0)
+    learner = dpc.SAOCP(np.array(levels), lifetime=lifetime)
     for sequence, scores in SEQUENCES.items():
-        actual = thresholds(learner, scores)
-        for a, level in enumerate(LEVELS):
+        actual = thresholds(learner, scores, levels)
+        for a, level in enumerate(levels):
             played = actual[:, a]
             expected = reference.saocp_thresholds(scores, level, level, lifetime, played)
             np.testing.assert_allclose(played, expected, atol=1e-9, rtol=0, err_msg=sequence)
@@ -128,13 +129,14 @@ def test_saocp_agrees_with_its_oracle(lifetime):
 @pytest.mark.parametrize("normalize", [True, False])
 def test_mvp_agrees_with_its_oracle(normalize):
     rate = 0.5 if normalize else 0.05
-    learner = dpc.MVP(np.array(LEVELS), buckets=20, eta=rate, normalize=normalize, seed=3)
+    levels = (0.0, *LEVELS, 1.0)
+    learner = dpc.MVP(np.array(levels), buckets=20, eta=rate, normalize=normalize, seed=3)
     uniforms = mvp_uniforms(learner)
     for sequence, scores in SEQUENCES.items():
         expected = np.stack(
-            [reference.mvp_thresholds(scores, level, 20, rate, normalize, uniforms) for level in LEVELS], axis=1
+            [reference.mvp_thresholds(scores, level, 20, rate, normalize, uniforms) for level in levels], axis=1
         )
-        np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=sequence)
+        np.testing.assert_allclose(thresholds(learner, scores, levels), expected, atol=1e-9, rtol=0, err_msg=sequence)
 
 
 @pytest.mark.core
