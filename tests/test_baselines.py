@@ -477,3 +477,12 @@ def test_a_traced_scorecast_that_is_nan_spoils_what_follows():
     result = jax.jit(lambda casts: dpc.replay(learner, scores, [0.9], context=casts).thresholds)(casts)
     assert np.isfinite(result[:2]).all()
     assert np.isnan(result[2:]).all()
+
+
+def test_learners_are_equal_by_their_hyperparameters():
+    assert dpc.OGD([0.5, 0.9]) == dpc.OGD(np.array([0.5, 0.9]))
+    assert dpc.OGD([0.5, 0.9]) != dpc.OGD([0.5, 0.8])
+    assert dpc.OGD([0.5, 0.9]) != dpc.OGD([0.5])
+    assert dpc.OGD([0.5]) != dpc.SFOGD([0.5])
+    assert dpc.ACI([0.5], window=5) != dpc.ACI([0.5], window=6)
+    assert dpc.OGD([0.5]) != 3

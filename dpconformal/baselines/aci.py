@@ -140,7 +140,7 @@ def asked_of_window(
 
 
 @register(static=("window", "warmup", "convention", "outside"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ACI(GridLearner):
     """
     Adaptive conformal inference: the quantile of a sliding window at an adapted level, for each level of a grid.

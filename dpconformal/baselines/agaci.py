@@ -54,7 +54,7 @@ class WindowAndRegrets(NamedTuple):
 
 
 @register(static=("window", "warmup", "convention"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AgACI(GridLearner):
     """
     Aggregated ACI: ACI at several rates, whose thresholds are mixed by Bernstein online aggregation (BOA).

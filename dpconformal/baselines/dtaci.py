@@ -88,7 +88,7 @@ def levels_of_experts(learner: Any, state: Any) -> Float[Array, "G K"]:
 
 
 @register(static=("window", "horizon", "warmup", "outside"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DtACI(GridLearner):
     """
     Dynamically-tuned ACI (DtACI, first called FACI): ACI at several rates, mixed by exponential weights.

@@ -16,7 +16,7 @@ from dpconformal.pytree import register
 
 
 @register(static=("buckets", "normalize", "groups", "resolution"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MVP(GridLearner):
     """
     Multivalid prediction (MVP), for each level of a grid (MultiMVP).

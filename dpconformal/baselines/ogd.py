@@ -52,7 +52,7 @@ def slope(threshold: Float[Array, "*n"], score: Float[Array, ""], levels: Float[
 
 
 @register()
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OGD(GridLearner):
     """
     Online gradient descent: r ← r - η_t · ∂l(r), for each level of a grid (MultiOGD).

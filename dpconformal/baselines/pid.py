@@ -38,7 +38,7 @@ class Controller(NamedTuple):
 
 
 @register(static=("scorecast", "window", "outside"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PID(GridLearner):
     """
     Conformal PID control: threshold = scorecast + tracker + saturation(sum of coverage errors).

@@ -54,7 +54,7 @@ class Experts(NamedTuple):
 
 
 @register(static=("lifetime",))
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SAOCP(GridLearner):
     """
     Strongly adaptive online conformal prediction: a mixture of scale-free gradient descents of different age.

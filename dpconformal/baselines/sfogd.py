@@ -58,7 +58,7 @@ def scale_free_step(
 
 
 @register()
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SFOGD(GridLearner):
     """
     Scale-free OGD (SF-OGD): r ← r - η · g_t / √(g_1² + … + g_t²), for each level of a grid.
