@@ -486,3 +486,17 @@ def test_learners_are_equal_by_their_hyperparameters():
     assert dpc.OGD([0.5]) != dpc.SFOGD([0.5])
     assert dpc.ACI([0.5], window=5) != dpc.ACI([0.5], window=6)
     assert dpc.OGD([0.5]) != 3
+
+
+def test_the_dead_have_no_say_in_saocp():
+    """Whatever their wealth has come to: those of an odd lifetime wait for their successor."""
+    learner = dpc.SAOCP([0.5], lifetime=1)
+    state = learner.prepare(dpc.replay(learner, SEQUENCES["drifting"][:43], [0.5]).state, 2)
+    dead = np.asarray(state.births) == 42  # it lived in rounds 42 and 43, and keeps its slot until round 46
+    living = np.isin(state.births, [32, 40, 44])
+    assert dead.any()
+    assert (state.wealth[:, living] > 0).any()  # so that it is wealth that decides
+    huge = {name: jnp.where(dead, jnp.inf, getattr(state, name)) for name in ("gains", "bets", "wealth")}
+    poor, rich = (learner.observe(one, 0.3).answer for one in (state, state._replace(**huge)))
+    assert np.isfinite(poor).all()
+    np.testing.assert_array_equal(rich, poor)

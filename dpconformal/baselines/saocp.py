@@ -211,7 +211,8 @@ def _mixture(state: Experts, lifetime: int, generations: int) -> Float[Array, " 
     doublings = (32 - lax.clz(birth)).astype(dtype)  # 1 + ⌊log2⌋
     prior = jnp.where(alive, 1 / (birth.astype(dtype) ** 2 * doublings), 0)
     prior = (prior / _sum(prior, generations))[None]
-    rich = prior * jnp.maximum(state.wealth, 0)
+    # The dead of an odd lifetime bet on until they are replaced, with a wealth that may overflow.
+    rich = jnp.where(prior > 0, prior * jnp.maximum(state.wealth, 0), 0)
     total = _sum(rich, generations)
     shares = jnp.where(total[:, None] > 0, rich, prior)
     # Relative to the last answer: where nobody has moved, nor does the mixture, not even by a rounding error.
