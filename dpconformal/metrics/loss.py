@@ -7,7 +7,7 @@ import numpy as np
 
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number
 from dpconformal.metrics.arrays import arrays_of, per_round_levels
-from dpconformal.offline.order_statistics import running_order_statistic
+from dpconformal.metrics.hindsight import running_best
 from dpconformal.pinball import pinball
 from dpconformal.replay import Replay
 
@@ -143,15 +143,9 @@ def _best_loss(xp: Any, scores: Any, levels: Any, level_sum: Any) -> Any:
 
 
 def _running_best(run: Replay, arrays: Any) -> np.ndarray:
-    """Least total loss of one threshold over the first n rounds, for every n."""
-    scores, levels = arrays.scores, per_round_levels(arrays)
-    level_sum = np.cumsum(levels, axis=-2)
-    rank = np.maximum(np.ceil(level_sum), 1).astype(np.int32)
-    # The best threshold q_n is the rank_n-th smallest score so far: it stays or moves to a neighbour.
-    # On the way L_{n-1} is linear, with slope (rank_n - 1) - Σ_{t<n} α_t, so the least loss telescopes.
-    best = np.empty(levels.shape)
+    """Least total loss of one threshold over the first n rounds, for every n and sequence."""
+    levels = per_round_levels(arrays)
+    least = np.empty(levels.shape)
     for index in np.ndindex(levels.shape[:-2] if levels.size else (0,)):
-        best[index] = running_order_statistic(jnp.asarray(run.scores[index]), jnp.asarray(rank[index]))
-    previous = np.concatenate([best[..., :1, :], best[..., :-1, :]], axis=-2)
-    slope = (rank - 1) - (level_sum - levels)
-    return np.cumsum(pinball(np, best, scores, levels) + (best - previous) * slope, axis=-2)
+        least[index] = running_best(np.asarray(run.scores[index]), levels[index])[1]
+    return least

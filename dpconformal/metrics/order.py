@@ -51,7 +51,25 @@ def crossings(run: Replay) -> Crossings:
     arrays = arrays_of(run)
     if is_traced(arrays.thresholds):
         raise ValueError("run is being traced: count crossings outside jit")
-    batch, size = arrays.thresholds.shape[:-2], arrays.thresholds.shape[-1]
+    count, by_level = crossed(arrays)
+    return Crossings((count > 0).sum(axis=-1), count.sum(axis=-1), by_level.sum(axis=-2))
+
+
+def crossed(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Find the crossings of each round.
+
+    Parameters
+    ----------
+    arrays : Arrays
+        A run's arrays, on the host.
+
+    Returns
+    -------
+    tuple of ndarray
+        Crossing pairs a round, shape (..., T); whether a level crosses another, shape (..., T, A).
+    """
+    size = arrays.thresholds.shape[-1]
     order = np.argsort(per_round_levels(arrays), axis=-1, kind="stable")
     levels = np.take_along_axis(per_round_levels(arrays), order, axis=-1)
     thresholds = np.take_along_axis(arrays.thresholds, order, axis=-1)
@@ -61,16 +79,15 @@ def crossings(run: Replay) -> Crossings:
     ranked, asked = thresholds[index], levels[index]
     pairs, involved = np.zeros(len(ranked), int), np.zeros(ranked.shape, bool)
     for i in range(size - 1):  # a level at a time: all pairs at once would not fit for many levels
-        crossed = (ranked[:, i, None] > ranked[:, i + 1 :]) & (asked[:, i, None] < asked[:, i + 1 :])
-        pairs += crossed.sum(axis=1)
-        involved[:, i] |= crossed.any(axis=1)
-        involved[:, i + 1 :] |= crossed
+        above = (ranked[:, i, None] > ranked[:, i + 1 :]) & (asked[:, i, None] < asked[:, i + 1 :])
+        pairs += above.sum(axis=1)
+        involved[:, i] |= above.any(axis=1)
+        involved[:, i + 1 :] |= above
     count, by_level = np.zeros(suspect.shape, int), np.zeros((*suspect.shape, size), bool)
     count[index] = pairs
     np.put_along_axis(in_place := np.zeros_like(involved), order[index], involved, axis=-1)
     by_level[index] = in_place
-    axis = len(batch)
-    return Crossings((count > 0).sum(axis=axis), count.sum(axis=axis), by_level.sum(axis=axis))
+    return count, by_level
 
 
 def interval_width(run: Replay, lower: Scalar, upper: Scalar) -> Any:

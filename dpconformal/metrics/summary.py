@@ -61,7 +61,7 @@ def summary(run: Replay) -> "xr.Dataset":
     variables["scores"] = ([*batch, "time"], np.asarray(run.scores))
     coords = {"time": np.arange(1, rounds + 1)}
     if np.ndim(run.levels) == 1:
-        coords["level"] = _as_written(np.asarray(run.levels))
+        coords["level"] = as_written(np.asarray(run.levels))
     elif np.ndim(run.levels) == thresholds.ndim:
         variables["levels"] = ([*batch, "time", "level"], np.asarray(run.levels))
         variables["mean_level"] = ([*batch, "level"], mean_over_rounds(arrays.levels))
@@ -70,6 +70,18 @@ def summary(run: Replay) -> "xr.Dataset":
     return xr.Dataset(variables, coords, attrs={"learner": repr(run.learner)})
 
 
-def _as_written(levels: np.ndarray) -> np.ndarray:
-    """Levels as a person writes them: 0.9, also where float32 holds 0.89999998."""
+def as_written(levels: np.ndarray) -> np.ndarray:
+    """
+    Return levels as a person writes them: 0.9, also where float32 holds 0.89999998.
+
+    Parameters
+    ----------
+    levels : ndarray
+        Levels, in the dtype in which they were used.
+
+    Returns
+    -------
+    ndarray
+        In float64.
+    """
     return np.array([float(np.format_float_positional(level, unique=True)) for level in levels])

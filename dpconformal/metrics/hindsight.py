@@ -1,0 +1,40 @@
+"""The best fixed threshold in hindsight, round by round."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.offline.order_statistics import running_order_statistic
+from dpconformal.pinball import pinball
+
+
+def running_best(scores: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Find the best threshold for the first n rounds, and its total loss, for every n.
+
+    Parameters
+    ----------
+    scores : ndarray, shape (T,)
+        One sequence.
+    levels : ndarray, shape (T, A)
+        The level of every round and column.
+
+    Returns
+    -------
+    tuple of ndarray, shape (T, A)
+        Thresholds, and their total losses.
+
+    Examples
+    --------
+    >>> best, loss = running_best(np.array([0.0, 1.0, 1.0]), np.full((3, 1), 0.5))
+    >>> best.ravel(), loss.ravel()
+    (array([0., 0., 1.]), array([0. , 0.5, 0.5]))
+    """
+    level_sum = np.cumsum(levels, axis=0)
+    rank = np.maximum(np.ceil(level_sum), 1).astype(np.int32)
+    # The best threshold q_n is the rank_n-th smallest score so far: it stays or moves to a neighbour.
+    # On the way L_{n-1} is linear, with slope (rank_n - 1) - Σ_{t<n} α_t, so the least loss telescopes.
+    best = np.asarray(running_order_statistic(jnp.asarray(scores), jnp.asarray(rank)), float)
+    previous = np.concatenate([best[:1], best[:-1]])
+    slope = (rank - 1) - (level_sum - levels)
+    step = pinball(np, best, np.asarray(scores, float)[:, None], levels) + (best - previous) * slope
+    return best, np.cumsum(step, axis=0)

@@ -1,0 +1,34 @@
+"""The paper's theorems as code: what is promised, computed; and certificates that a run kept it."""
+
+from dpconformal.theory.certificate import Certificate, certify
+from dpconformal.theory.concentration import concentration
+from dpconformal.theory.ftrl import ftrl_objective, ftrl_threshold
+from dpconformal.theory.iid import corrected_level, coverage_bound, coverage_bracket, excess_risk_bound
+from dpconformal.theory.path_bound import path_bound
+from dpconformal.theory.regret import (
+    discounted_lower_bound,
+    discounted_regret_bound,
+    quantized_regret_bound,
+    regret_bound,
+)
+from dpconformal.theory.regularizer import excess_regularizer, regularizer, strong_convexity
+
+__all__ = [
+    "Certificate",
+    "certify",
+    "concentration",
+    "corrected_level",
+    "coverage_bound",
+    "coverage_bracket",
+    "discounted_lower_bound",
+    "discounted_regret_bound",
+    "excess_regularizer",
+    "excess_risk_bound",
+    "ftrl_objective",
+    "ftrl_threshold",
+    "path_bound",
+    "quantized_regret_bound",
+    "regret_bound",
+    "regularizer",
+    "strong_convexity",
+]

@@ -1,0 +1,180 @@
+"""A certificate for a run: what the theorems promise, beside what happened."""
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from dpconformal.checks import Scalar, number
+from dpconformal.metrics.summary import as_written
+from dpconformal.replay import Replay
+from dpconformal.theory import lines
+from dpconformal.theory.path import path_of, sequences
+
+CHECKS = ("order", "optimality", "regret", "discounted regret", "coverage")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """
+    What :func:`certify` found. Prints as a table.
+
+    Attributes
+    ----------
+    dataset : xarray.Dataset
+        Over ``check`` and ``level`` (and ``batch`` axes): ``seen``, what the run did; ``low`` and ``high``, what is
+        allowed; ``verdict``, "pass", "FAIL" or "no claim"; ``round``, the first round by which the check has failed,
+        0 if it passes.
+    """
+
+    dataset: Any
+
+    @property
+    def passed(self) -> bool:
+        """Whether no line fails."""
+        return not bool((self.dataset.verdict == "FAIL").any())
+
+    @property
+    def failures(self) -> list[str]:
+        """What failed and where, a sentence each."""
+        table, found = self.dataset, []
+        for index in np.argwhere(table.verdict.values == "FAIL"):
+            here = table.isel(dict(zip(table.verdict.dims, index, strict=True)))
+            batch = "".join(
+                f"{dim} {int(i)}, "
+                for dim, i in zip(table.verdict.dims, index, strict=True)
+                if dim in _batch_axes(table)
+            )
+            found.append(
+                f"{batch}{here.check.item()}, level {float(here.level):g}: {float(here.seen):.4g} is outside "
+                f"[{float(here.low):.4g}, {float(here.high):.4g}], from round {int(here['round']):,} on"
+            )
+        return found
+
+    def __repr__(self) -> str:
+        table = self.dataset
+        size = int(np.prod([table.sizes[dim] for dim in _batch_axes(table)]))
+        claimed = [check for check in table.check.values if (table.verdict.sel(check=check) != "no claim").any()]
+        rows = [row for check in claimed for row in _rows(table, check)]
+        widths = [max(len(row[k]) for row in (_HEAD, *rows)) for k in range(5)]
+        head = f"{table.attrs['learner']}\n{table.attrs['rounds']:,} rounds" + (
+            f", {size:,} sequences" if size > 1 else ""
+        )
+        ruled = "─" * (sum(widths) + 8)
+        layout = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
+        body = [
+            "  ".join(put(cell, w) for put, cell, w in zip(layout, row, widths, strict=True)).rstrip()
+            for row in (_HEAD, *rows)
+        ]
+        quiet = [check for check in table.check.values if check not in claimed]
+        last = (
+            "all lines pass"
+            if self.passed
+            else f"{len(self.failures)} of the lines FAIL:\n" + "\n".join(self.failures[:10])
+        )
+        if quiet:
+            last += f"\nno claim for this learner: {', '.join(quiet)}"
+        return "\n".join([head, ruled, body[0], ruled, *body[1:], ruled, last])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+_HEAD = ("check", "level", "seen", "allowed", "verdict")
+
+
+def _batch_axes(table: Any) -> list[str]:
+    return [dim for dim in table.verdict.dims if dim not in ("check", "level")]
+
+
+def _rows(table: Any, check: str) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for i in range(table.sizes["level"]):
+        here = table.sel(check=check).isel(level=i)
+        verdicts = here.verdict.values.ravel()
+        failed = int((verdicts == "FAIL").sum())
+        # Of a batch the sequence that is closest to its limit, or furthest beyond it.
+        tight = int(np.argmax(_used(here).ravel()))
+        seen, low, high = (float(here[name].values.ravel()[tight]) for name in ("seen", "low", "high"))
+        allowed = f"≤ {high:.4g}" if not low > 0 else f"{low:.4f} … {high:.4f}"
+        first = int(here["round"].values.ravel()[tight])
+        verdict = verdicts[0] if verdicts.size == 1 else (f"FAIL in {failed:,}" if failed else "pass")
+        where = f" from round {first:,}" if failed else ""
+        rows.append((check if i == 0 else "", f"{float(here.level):g}", f"{seen:.4g}", allowed, verdict + where))
+    return rows
+
+
+def _used(here: Any) -> np.ndarray:
+    """How much of what is allowed was used up: above 1 is too much."""
+    seen, low, high = (np.asarray(here[name].values, float) for name in ("seen", "low", "high"))
+    low = np.where(np.isfinite(low), low, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        used = np.abs(seen - (low + high) / 2) / ((high - low) / 2)
+    return np.nan_to_num(used, nan=0.0) + 10 * (here.verdict.values == "FAIL")
+
+
+def certify(run: Replay, delta: Scalar = 0.01) -> Certificate:
+    """
+    Check a run against every theorem that speaks of it.
+
+    * **order**: no higher level ever has a smaller threshold.
+    * **optimality**: every threshold minimises the regularised loss of its round (Theorem 1, Theorem 6), counted anew
+      from the scores. This is what a single wrong threshold fails.
+    * **regret**: at no horizon above its bound on this path (Theorems 2 and 5; :func:`path_bound`), whatever the data.
+    * **discounted regret**: the same with a discount (Theorem 6), at horizons that together see every round.
+    * **coverage**: within the band that it leaves with probability δ at most, a level, if the scores are iid. A
+      failure says that they are not, or that the thresholds are wrong.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence or a batch, from a fresh or an earlier state, with the same levels every round. A learner that is
+        not :class:`dpconformal.Exact` or :class:`dpconformal.Quantized` is held to the regret and coverage that
+        ``Exact()`` guarantees on the same support.
+    delta : float
+        δ in (0, 1).
+
+    Returns
+    -------
+    Certificate
+        Prints as a table; ``passed``, ``failures`` and ``dataset``.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(dpc.Exact(), dpc.streams.iid(500), levels=[0.5, 0.9])
+    >>> dpc.theory.certify(run).passed
+    True
+    >>> wrong = run._replace(thresholds=run.thresholds.at[321, 1].set(0.1))
+    >>> print("; ".join(dpc.theory.certify(wrong).failures))  # doctest: +ELLIPSIS
+    order, level 0.5: 1 is outside [0, 0], from round 322 on; ...
+    """
+    import xarray as xr
+
+    delta = float(number("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
+    shape = np.shape(run.thresholds) if isinstance(run, Replay) else ()
+    found: dict[str, list[Any]] = {name: [] for name in lines.Line._fields}
+    levels = None
+    for _, sequence in sequences(run):
+        path = path_of(sequence)
+        checks = (
+            lines.order(sequence),
+            lines.optimality(sequence, path),
+            lines.regret(sequence, path),
+            lines.fading_regret(sequence, path),
+            lines.coverage(sequence, path, delta),
+        )
+        for name in found:
+            found[name].append(np.stack([getattr(line, name) for line in checks]))
+        levels = sequence.levels
+    batch = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
+    stacked = {name: np.array(value).reshape(*shape[:-2], len(CHECKS), shape[-1]) for name, value in found.items()}
+    verdict = np.where(np.isnan(stacked["high"]), "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
+    variables: dict[str, Any] = {name: ([*batch, "check", "level"], value) for name, value in stacked.items()}
+    variables["verdict"] = ([*batch, "check", "level"], verdict)
+    coords: dict[str, Any] = {"check": list(CHECKS)}
+    if np.ndim(run.levels) == 1:
+        coords["level"] = as_written(np.asarray(levels))
+    attrs = {"learner": repr(run.learner), "rounds": shape[-2], "delta": delta}
+    return Certificate(xr.Dataset(variables, coords, attrs))

@@ -1,0 +1,124 @@
+"""The weight of the regulariser, round by round: the concentration of the Dirichlet process that is in force."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpconformal import schedules
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
+from dpconformal.schedules import Schedule
+
+
+def concentration(t: Numbers, schedule: Any = None) -> Any:
+    """
+    Compute h_t = λ_t (t - 1)/(1 - λ_t): regulariser weight and Dirichlet concentration in one number.
+
+    Parameters
+    ----------
+    t : array_like
+        Rounds, counted from 1.
+    schedule : Schedule or callable, optional
+        λ_t; 1/√t by default.
+
+    Returns
+    -------
+    ndarray or float
+        √t + 1 for 1/√t, and a for ``Dirichlet(a)``. In round 1 any weight gives the prior: there the schedules of
+        which no limit is known have h_2. Infinite where λ_t is 1 later on.
+
+    Examples
+    --------
+    >>> concentration([4, 9])
+    array([3., 4.])
+    >>> concentration(7, schedules.Dirichlet(5.0))
+    np.float64(5.0)
+    """
+    t = np.asarray(as_numbers("t", t), float)
+    complain_at("t", t, ~(t >= 1), "rounds are counted from 1")
+    schedule = schedules.InverseSqrt() if schedule is None else schedules.as_schedule(schedule)
+    if isinstance(schedule, schedules.InverseSqrt):
+        return (np.sqrt(t) + 1)[()]
+    if isinstance(schedule, schedules.Dirichlet):
+        return np.full(t.shape, float(schedule.concentration))[()]
+    rounds = np.maximum(t, 2)
+    return (odds(schedule, rounds) * (rounds - 1))[()]
+
+
+def odds(schedule: Schedule, t: np.ndarray) -> np.ndarray:
+    """
+    Compute λ_t/(1 - λ_t) in float64.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        λ_t.
+    t : ndarray
+        Rounds; round 1, in which the prior has all the weight, has the odds of round 2.
+
+    Returns
+    -------
+    ndarray
+        Odds; infinite where λ_t is 1.
+    """
+    with jax.enable_x64(True):
+        weight = np.asarray(schedule.weight(np.maximum(np.asarray(t, float), 2)), float)
+    with np.errstate(divide="ignore"):
+        return weight / (1 - weight)
+
+
+def path_weights(t: np.ndarray, schedule: Any, discount: Scalar | None) -> np.ndarray:
+    """
+    Compute the weight of the regulariser beside a newest loss of weight 1, after the round: h_t, or β^t z_t.
+
+    Parameters
+    ----------
+    t : ndarray
+        Rounds.
+    schedule : Schedule or None
+        λ_t, or the default of the discount.
+    discount : float or None
+        β.
+
+    Returns
+    -------
+    ndarray
+        h_t without a discount; with one, (β λ_t/(1 - λ_t) + β^t)/(1 - β), z_t being the weight in the proof of
+        Theorem 6 and β^t what scales its losses to the present.
+    """
+    if discount is None:
+        return np.asarray(concentration(t, schedule))
+    beta = float(discount)
+    schedule = schedules.discounted(beta) if schedule is None else schedules.as_schedule(schedule)
+    return (beta * odds(schedule, t) + beta**t) / (1 - beta)
+
+
+def regularizer_weights(count: int, schedule: Any, discount: Scalar | None) -> tuple[float, np.ndarray]:
+    """
+    Compute the weights in the objective of the coming round: of the regulariser, and of each past loss.
+
+    Parameters
+    ----------
+    count : int
+        Scores seen.
+    schedule : Schedule, callable or None
+        λ_t.
+    discount : float or None
+        β.
+
+    Returns
+    -------
+    tuple
+        The regulariser's weight, and an array of shape (count,).
+    """
+    if discount is not None:
+        discount = number("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
+    if count == 0:
+        return 1.0, np.zeros(0)
+    if discount is None:
+        weight, weights = float(concentration(count + 1, schedule)), np.ones(count)
+    else:
+        # The losses of the objective end with the last round: β^(t - 1) z_t.
+        weight = float(path_weights(np.array(count + 1.0), schedule, discount)) / discount
+        weights = discount ** np.arange(count - 1, -1, -1.0)
+    return (1.0, np.zeros(count)) if np.isinf(weight) else (weight, weights)

@@ -1,0 +1,204 @@
+"""If the scores are iid: coverage probability, excess risk, and what finite samples allow (Theorems 3 and 4)."""
+
+from typing import Any
+
+import numpy as np
+
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
+from dpconformal.priors import Prior, Uniform
+from dpconformal.theory import moments
+from dpconformal.theory.concentration import concentration
+from dpconformal.theory.regularizer import excess_regularizer
+
+
+def coverage_bound(t: Numbers, level: Numbers, delta: Scalar = 0.05, schedule: Any = None) -> tuple[Any, Any]:
+    """
+    Bound the coverage probability of the threshold of round t, given the scores before it (Theorem 3).
+
+    For iid scores with a continuous distribution and any prior, with probability 1 - δ over the n = t - 1 scores
+    before, for all levels at once: α - (1 - α) h_t/n - ε and α + (α h_t + 1)/n + ε, ε = √(ln(2/δ)/(2n)), within
+    [0, 1]. For λ_t = 1/√t, h_t/n is 1/(√t - 1).
+
+    Parameters
+    ----------
+    t : array_like
+        Rounds, counted from 1.
+    level : array_like
+        α, which broadcasts against the rounds.
+    delta : float
+        δ in (0, 1).
+    schedule : Schedule or callable, optional
+        λ_t, not discounted; 1/√t by default.
+
+    Returns
+    -------
+    tuple of ndarray or float
+        Lower and upper bound.
+
+    Examples
+    --------
+    >>> low, high = coverage_bound(1001, 0.9)
+    >>> round(float(low), 3), round(float(high), 3)
+    (0.854, 0.973)
+    """
+    t, level = _numbers("t", t, 1), _levels(level)
+    count, weight = t - 1, np.asarray(concentration(t, schedule))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shift, doubt = weight / count, np.sqrt(np.log(2 / _probability("delta", delta)) / (2 * count))
+        low = np.where(level < 1, level - (1 - level) * shift, 1.0) - doubt
+        high = np.where(level > 0, level + level * shift, 0.0) + 1 / count + doubt
+    return np.clip(low, 0, 1)[()], np.clip(high, 0, 1)[()]
+
+
+def excess_risk_bound(
+    t: Numbers, level: Numbers, delta: Scalar = 0.05, prior: Prior = Uniform(), schedule: Any = None
+) -> Any:
+    """
+    Bound the expected loss of the threshold of round t beyond that of the best threshold (Theorem 4).
+
+    For iid scores of any distribution on the prior's support, with probability 1 - δ over the n = t - 1 scores before,
+    for all levels at once: R √(ln(2/δ)/(2n)) + h_t/n · (max ψ - min ψ).
+
+    Parameters
+    ----------
+    t : array_like
+        Rounds, counted from 1.
+    level : array_like
+        α, which broadcasts against the rounds.
+    delta : float
+        δ in (0, 1).
+    prior : Prior
+        P0, on a bounded support.
+    schedule : Schedule or callable, optional
+        λ_t, not discounted; 1/√t by default.
+
+    Returns
+    -------
+    ndarray or float
+        The bound; infinite in round 1.
+
+    Examples
+    --------
+    >>> round(float(excess_risk_bound(10_001, 0.9)), 4)
+    0.0177
+    """
+    t, level = _numbers("t", t, 1), _levels(level)
+    low, high = moments.support(prior)
+    if not np.isfinite(high - low):
+        raise ValueError(f"prior has support [{low:g}, {high:g}]: the excess risk is bounded on a bounded one only")
+    count, weight = t - 1, np.asarray(concentration(t, schedule))
+    largest = np.maximum(excess_regularizer(low, level, prior), excess_regularizer(high, level, prior))
+    with np.errstate(divide="ignore"):
+        doubt = np.sqrt(np.log(2 / _probability("delta", delta)) / (2 * count))
+        return ((high - low) * doubt + weight / count * largest)[()]
+
+
+def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> tuple[Any, Any]:
+    """
+    Bracket the coverage probability of the next round in a finite sample, whatever the prior.
+
+    For exchangeable scores without ties, any prior, even one chosen from the data, and a concentration a that was
+    fixed beforehand: at least ⌈ℓ(n + a) - a⌉ of the n scores lie below the threshold of level ℓ, and at most
+    ⌈ℓ(n + a)⌉ can; divided by n + 1 these are the bracket.
+
+    Parameters
+    ----------
+    level : array_like
+        ℓ.
+    count : array_like
+        n, the number of scores seen.
+    concentration : array_like
+        a; with λ_t = 1/√t, that of round n + 1: :func:`concentration`.
+
+    Returns
+    -------
+    tuple of ndarray or float
+        Lower and upper end. Some prior attains each.
+
+    Examples
+    --------
+    >>> low, high = coverage_bracket(0.9, count=100, concentration=5)
+    >>> round(float(low), 4), round(float(high), 4)
+    (0.8911, 0.9406)
+    """
+    level, count, weight = _levels(level), _numbers("count", count, 0), _numbers("concentration", concentration, 0)
+    least, most = rank_bracket(level, count, weight)
+    return (least / (count + 1))[()], (most / (count + 1))[()]
+
+
+def rank_bracket(level: np.ndarray, count: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Bracket the rank of a threshold among the scores seen: X_(least) ≤ threshold ≤ X_(most).
+
+    Parameters
+    ----------
+    level : ndarray
+        Confidence levels.
+    count : ndarray
+        Scores seen, n.
+    weight : ndarray
+        Concentration.
+
+    Returns
+    -------
+    tuple of ndarray
+        Ranks from 0 (nothing known) to n + 1 (nothing known).
+    """
+    with np.errstate(invalid="ignore"):
+        wanted = level * (count + weight)
+        # 0.9 · 100 is meant to be 90, also where floating point says 90.00000000000001.
+        slack = 1e-9 * np.maximum(1, count)
+        least, most = np.ceil(wanted - weight - slack), np.ceil(wanted - slack)
+    informed = (count > 0) & np.isfinite(weight)
+    least = np.where(informed, np.clip(least, 0, count), 0)
+    return least, np.where(informed & (most <= count), np.maximum(most, 0), count + 1)
+
+
+def corrected_level(level: Numbers, count: Numbers, concentration: Numbers) -> Any:
+    """
+    Return the level to ask a belief for, so that coverage is at least ``level`` in finite samples.
+
+    (ℓ(n + 1) + a)/(n + a): then the lower end of :func:`coverage_bracket` is at least ℓ, for exchangeable scores, any
+    prior and a fixed concentration. Where that exceeds 1 no quantile within the data would do, and level 1, the
+    upper end of the support, covers with certainty.
+
+    Parameters
+    ----------
+    level : array_like
+        ℓ, the coverage wanted.
+    count : array_like
+        n, the number of scores seen.
+    concentration : array_like
+        a.
+
+    Returns
+    -------
+    ndarray or float
+        The level to ask for, at most 1.
+
+    Examples
+    --------
+    >>> asked = corrected_level(0.9, count=100, concentration=5)
+    >>> round(float(asked), 4), bool(coverage_bracket(asked, 100, 5)[0] >= 0.9)
+    (0.9133, True)
+    """
+    level, count, weight = _levels(level), _numbers("count", count, 0), _numbers("concentration", concentration, 0)
+    with np.errstate(invalid="ignore"):
+        asked = (level * (count + 1) + weight) / (count + weight)
+    return np.where(count + weight > 0, np.minimum(asked, 1), 1.0)[()]
+
+
+def _levels(level: Numbers) -> np.ndarray:
+    level = np.asarray(as_numbers("level", level), float)
+    complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+    return level
+
+
+def _numbers(name: str, value: Numbers, least: float) -> np.ndarray:
+    value = np.asarray(as_numbers(name, value), float)
+    complain_at(name, value, ~(value >= least), f"must be at least {least:g}")
+    return value
+
+
+def _probability(name: str, value: Scalar) -> float:
+    return float(number(name, value, 0.0, 1.0, open_low=True, open_high=True))

@@ -1,0 +1,209 @@
+"""The lines of a certificate: each check of one sequence, for all its levels."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpconformal.beliefs import Quantized
+from dpconformal.learner import support_of
+from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.hindsight import running_best
+from dpconformal.metrics.order import crossed
+from dpconformal.pinball import pinball
+from dpconformal.replay import Replay
+from dpconformal.theory import moments
+from dpconformal.theory.concentration import concentration
+from dpconformal.theory.counts import lower_count, upper_count
+from dpconformal.theory.iid import rank_bracket
+from dpconformal.theory.optimality import optimality_gap
+from dpconformal.theory.path import Path, bins_of
+from dpconformal.theory.path_bound import Regret, discounted_regret, running_regret
+from dpconformal.theory.regret import regret_bound
+
+
+class Line(NamedTuple):
+    """
+    A check, level by level.
+
+    Attributes
+    ----------
+    seen : ndarray, shape (A,)
+        What the run did.
+    low, high : ndarray, shape (A,)
+        What is allowed; NaN where nothing is claimed.
+    round : ndarray of int, shape (A,)
+        The first round, counted from 1 at the start of the run, by which the check has failed; 0 if it passes.
+    """
+
+    seen: np.ndarray  # (A,)
+    low: np.ndarray  # (A,)
+    high: np.ndarray  # (A,)
+    round: np.ndarray  # (A,)
+
+
+def order(run: Replay) -> Line:
+    """
+    Check that no higher level has a smaller threshold: rounds in which a level crosses another.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence.
+
+    Returns
+    -------
+    Line
+        None are allowed.
+    """
+    involved = crossed(arrays_of(run))[1]
+    nothing = np.zeros(involved.shape[-1])
+    return Line(involved.sum(axis=0).astype(float), nothing, nothing, _first(involved))
+
+
+def optimality(run: Replay, path: Path | None) -> Line:
+    """
+    Check that each threshold minimises the regularised loss of its round (Theorems 1 and 6).
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence.
+    path : Path or None
+        Its path; None if the learner is not one of ours.
+
+    Returns
+    -------
+    Line
+        In probability: how far from its level a threshold is. What rounding may do is allowed.
+    """
+    if path is None:
+        return _no_claim(np.full(len(run.levels), np.nan))
+    precision = float(np.finfo(run.thresholds.dtype).eps)
+    fading = 0.0 if path.discount == 1 else 4 * precision / (1 - path.discount)  # 1 - β is known no better
+    allowed = np.full(path.levels.size, max(1e-9, 256 * precision) + fading)
+    gap = np.abs(optimality_gap(path))
+    return Line(gap.max(axis=0, initial=0), np.zeros(path.levels.size), allowed, _first(~(gap <= allowed)))
+
+
+def regret(run: Replay, path: Path | None) -> Line:
+    """
+    Check the regret against its bound, at every horizon (Theorems 2 and 5).
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence.
+    path : Path or None
+        Its path. Without one the run is held to what Exact with a uniform prior guarantees.
+
+    Returns
+    -------
+    Line
+        At the end of the run; no claim with a discount.
+    """
+    thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
+    if path is not None and path.discount == 1 and scores.size:
+        return _within(run, running_regret(path))
+    rounds = np.arange(1, scores.size + 1)
+    least = running_best(np.asarray(run.scores), np.broadcast_to(levels, thresholds.shape))[1] if scores.size else 0.0
+    curve = np.cumsum(pinball(np, thresholds, scores[:, None], levels), axis=0) - least
+    if path is not None or not scores.size:
+        return _no_claim(curve[-1] if scores.size else np.zeros(levels.size))
+    low, high = support_of(run.learner) if run.learner is not None else (-np.inf, np.inf)
+    width = float(high) - float(low) if np.isfinite(float(high) - float(low)) else float(np.ptp(scores))
+    return _within(run, Regret(rounds, curve, regret_bound(rounds[:, None], levels, width or 1.0)))
+
+
+def fading_regret(run: Replay, path: Path | None) -> Line:
+    """
+    Check the discounted regret against its bound, at horizons that together see every round (Theorem 6).
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence.
+    path : Path or None
+        Its path; there is a claim for one with a discount.
+
+    Returns
+    -------
+    Line
+        At the end of the run.
+    """
+    rounds = run.scores.shape[0]
+    if path is None or path.discount == 1 or not rounds:
+        return _no_claim(np.full(len(run.levels), np.nan))
+    memory = max(int(1 / (1 - path.discount)), 1)
+    return _within(run, discounted_regret(path, np.unique(np.append(np.arange(memory, rounds, memory), rounds))))
+
+
+def coverage(run: Replay, path: Path | None, delta: float) -> Line:
+    """
+    Check the coverage against what it would be, had the scores been iid.
+
+    Under exchangeability the ranks of the scores at their arrival are independent. A threshold lies between two order
+    statistics of known ranks (:func:`dpconformal.theory.coverage_bracket`), so the number of covered rounds lies
+    between two sums of independent coins, whose quantiles are the band.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence.
+    path : Path or None
+        Its path; without one the run is held to what Exact guarantees. No claim with a discount.
+    delta : float
+        Probability that iid scores leave the band of a level.
+
+    Returns
+    -------
+    Line
+        Shares of rounds. Ties make the band wider: by the rounds in which score and threshold are equal, or less
+        than a bin apart.
+    """
+    thresholds, scores = np.asarray(run.thresholds), np.asarray(run.scores)
+    covered = scores[:, None] <= thresholds
+    if not scores.size or (path is not None and path.discount != 1):
+        return _no_claim(covered.mean(axis=0) if scores.size else np.full(len(run.levels), np.nan))
+    rounds = np.arange(1.0, scores.size + 1) if path is None else path.rounds
+    weight = np.asarray(concentration(rounds, None if path is None else path.learner.schedule))
+    precision = 4 * float(np.finfo(thresholds.dtype).eps)
+    below, above = np.zeros(len(run.levels)), (scores[:, None] == thresholds).mean(axis=0)
+    if isinstance(run.learner, Quantized):
+        below = above = _same_bin(run)
+    low, high = np.empty((2, len(run.levels)))
+    for i, level in enumerate(np.asarray(run.levels, float)):
+        least = rank_bracket(np.maximum(level - precision, 0), rounds - 1, weight)[0] / rounds
+        most = rank_bracket(np.minimum(level + precision, 1), rounds - 1, weight)[1] / rounds
+        low[i] = lower_count(least, delta / 2) / scores.size - below[i]
+        high[i] = upper_count(most, delta / 2) / scores.size + above[i]
+    low, high = np.maximum(low, 0), np.minimum(high, 1)
+    seen = covered.mean(axis=0)
+    return Line(seen, low, high, np.where((seen >= low) & (seen <= high), 0, scores.size))
+
+
+def _same_bin(run: Replay) -> np.ndarray:
+    low, high = moments.support(run.learner.prior)
+    bins = bins_of(run)
+    # A bin's width to either side covers every shared bin, however its edges are rounded.
+    apart = np.abs(np.asarray(run.thresholds, float) - np.asarray(run.scores, float)[:, None])
+    return np.mean(apart <= (high - low) / bins * (1 + 1e-6), axis=0)
+
+
+def _within(run: Replay, found: Regret) -> Line:
+    precision = 64 * float(np.finfo(run.thresholds.dtype).eps)
+    scale = float(np.max(np.abs(run.scores), initial=0)) + 1e-300
+    slack = precision * scale * found.horizons[:, None]
+    late = ~(found.regret <= found.bound + slack)
+    where = np.where(late.any(axis=0), found.horizons[late.argmax(axis=0)], 0)
+    return Line(found.regret[-1], np.full(found.bound.shape[1], -np.inf), found.bound[-1], where)
+
+
+def _first(wrong: Any) -> np.ndarray:
+    if not wrong.shape[0]:
+        return np.zeros(wrong.shape[1], int)
+    return np.where(wrong.any(axis=0), wrong.argmax(axis=0) + 1, 0)
+
+
+def _no_claim(seen: np.ndarray) -> Line:
+    nothing = np.full(seen.shape, np.nan)
+    return Line(seen, nothing, nothing, np.zeros(seen.shape, int))

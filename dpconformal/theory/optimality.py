@@ -1,0 +1,96 @@
+"""Theorem 1 on a run: is every threshold the minimiser it claims to be? Counted anew, without the beliefs' code."""
+
+import numpy as np
+
+from dpconformal.beliefs.weights import schedule_of
+from dpconformal.theory import moments
+from dpconformal.theory.concentration import odds
+from dpconformal.theory.path import Path
+
+
+def optimality_gap(path: Path) -> np.ndarray:
+    """
+    Measure by how much of probability each threshold misses the level, given the scores before it.
+
+    A threshold r minimises the regularised loss of its round if P(X < r) ≤ α ≤ P(X ≤ r) under the belief: its two
+    one-sided slopes then have opposite signs.
+
+    Parameters
+    ----------
+    path : Path
+        The path.
+
+    Returns
+    -------
+    ndarray, shape (T, A)
+        0 where a threshold is the minimiser, up to rounding; otherwise how far the level is from what the threshold
+        would suit: positive if the threshold is too small, negative if too large.
+    """
+    count = path.rounds - 1
+    share = odds(schedule_of(path.learner), path.rounds)
+    weight = np.where(np.isinf(share), 1.0, share / (1 + np.where(np.isinf(share), 0.0, share)))
+    if path.discount == 1:
+        of_prior, of_score = weight, (1 - weight) / np.maximum(count, 1)
+    else:
+        of_prior = weight + (1 - weight) * path.discount**count
+        of_score = (1 - weight) * (1 - path.discount)
+    of_prior, of_score = np.where(count == 0, 1, of_prior)[:, None], np.where(count == 0, 0, of_score)[:, None]
+    below, upto = mass_before(path)
+    prior = of_prior * moments.cdf(path.learner.prior, path.thresholds)
+    too_small = path.levels - (prior + of_score * upto)
+    too_large = (prior + of_score * below) - path.levels
+    return np.where(too_small > 0, too_small, np.where(too_large > 0, -too_large, 0))
+
+
+def mass_before(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Weigh the earlier scores below each threshold, and up to it.
+
+    Rounds are halved again and again: what the first half of a stretch contributes to the second needs one sort, so
+    that all of it takes O(T log² T).
+
+    Parameters
+    ----------
+    path : Path
+        The path.
+
+    Returns
+    -------
+    tuple of ndarray, shape (T, A)
+        Σ β^age over earlier scores < threshold, and over those ≤ threshold.
+    """
+    rounds, columns = path.thresholds.shape
+    places, key = np.unique(path.noted, return_inverse=True)
+    asked = [
+        np.searchsorted(places, path.thresholds, side=side) for side in ("left", "right")
+    ]  # score < q: key < place
+    answer = [_past_mass(path, side) for side in ("left", "right")]
+    half = 1
+    while half < rounds:
+        pairs = -(-rounds // (2 * half))
+        time = np.arange(pairs * 2 * half).reshape(pairs, 2, half)
+        earlier, later = time[:, 0], time[:, 1]
+        known = np.where(earlier < rounds, key[np.minimum(earlier, rounds - 1)], places.size)
+        age = np.broadcast_to(path.discount ** np.arange(half - 1, -1, -1.0), known.shape)
+        order = np.argsort(known, axis=1, kind="stable")
+        known, age = np.take_along_axis(known, order, axis=1), np.take_along_axis(age, order, axis=1)
+        passed = np.concatenate([np.zeros((pairs, 1)), np.cumsum(age, axis=1)], axis=1)
+        # One search serves all stretches: each has keys of its own.
+        stride = places.size + 1
+        flat = (known + stride * np.arange(pairs)[:, None]).ravel()
+        stretch, place = np.nonzero(later < rounds)
+        here = later[stretch, place]
+        fade = path.discount ** place[:, None].astype(float)
+        for mass, query in zip(answer, asked, strict=True):
+            found = (
+                np.searchsorted(flat, query[here] + stride * stretch[:, None], side="left") - half * stretch[:, None]
+            )
+            mass[here] += fade * passed[stretch[:, None], found]
+        half *= 2
+    return answer[0].reshape(rounds, columns), answer[1].reshape(rounds, columns)
+
+
+def _past_mass(path: Path, side: str) -> np.ndarray:
+    passed = np.concatenate([[0], np.cumsum(path.past_weights)])
+    found = passed[np.searchsorted(path.past, path.thresholds, side=side)]  # type: ignore[call-overload]
+    return path.discount ** np.arange(path.thresholds.shape[0])[:, None] * found

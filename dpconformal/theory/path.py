@@ -1,0 +1,194 @@
+"""A run seen as the path of a regularised leader: what the theorems ask of it, in float64 on the host."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.beliefs import Exact, Quantized
+from dpconformal.beliefs.bins import bin_of, centres_of
+from dpconformal.beliefs.weights import schedule_of
+from dpconformal.metrics.arrays import arrays_of
+from dpconformal.pinball import pinball
+from dpconformal.replay import Replay
+from dpconformal.theory.concentration import path_weights
+
+
+class Path(NamedTuple):
+    """
+    One sequence of a run of :class:`dpconformal.Exact` or :class:`dpconformal.Quantized`.
+
+    Attributes
+    ----------
+    learner : Exact or Quantized
+        Whose path it is.
+    thresholds, scores, levels : ndarray
+        Of the run.
+    noted : ndarray, shape (T,)
+        The scores as the belief holds them: itself, or the centre of its bin.
+    rounds : ndarray, shape (T,)
+        When, counted from 1 at the very first score of the belief.
+    weights : ndarray, shape (T,)
+        Of the regulariser beside the newest loss.
+    discount : float
+        β, 1 without a discount.
+    past, past_weights : ndarray, shape (N,)
+        Scores from before the run, ascending, and what is left of their weight before its first round.
+    """
+
+    learner: Any
+    thresholds: np.ndarray  # (T, A)
+    scores: np.ndarray  # (T,)
+    levels: np.ndarray  # (A,)
+    noted: np.ndarray  # (T,)
+    rounds: np.ndarray  # (T,)
+    weights: np.ndarray  # (T,)
+    discount: float
+    past: np.ndarray  # (N,)
+    past_weights: np.ndarray  # (N,)
+
+
+def sequences(run: Replay) -> Iterator[tuple[tuple[int, ...], Replay]]:
+    """
+    Take a batch apart.
+
+    Parameters
+    ----------
+    run : Replay
+        With levels that do not change by round.
+
+    Yields
+    ------
+    tuple
+        The index in the batch, and the run of that sequence on the host.
+
+    Raises
+    ------
+    ValueError
+        If levels change by round, or the run is being traced.
+    """
+    arrays = arrays_of(run)
+    if arrays.xp is jnp:
+        raise ValueError("run is being traced: the theorems are checked outside jit")
+    if np.ndim(run.levels) == arrays.thresholds.ndim and np.ndim(run.levels) > 1:
+        raise ValueError(
+            f"run.levels has shape {np.shape(run.levels)}: they change by round, and the bounds are for a fixed level"
+        )
+    batch = arrays.thresholds.shape[:-2]
+    levels: Any = np.broadcast_to(np.asarray(run.levels), (*batch, arrays.thresholds.shape[-1]))
+    thresholds: Any = np.asarray(run.thresholds)
+    scores: Any = np.asarray(run.scores)
+    start = None if run.start is None else jax.tree.map(np.asarray, run.start)
+    for index in np.ndindex(batch):
+        begin = None if start is None else jax.tree.map(lambda leaf, index=index: leaf[index], start)
+        yield index, Replay(thresholds[index], None, scores[index], levels[index], run.learner, begin)
+
+
+def path_of(run: Replay) -> Path | None:
+    """
+    Follow the path of a belief.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence, from :func:`sequences`.
+
+    Returns
+    -------
+    Path or None
+        None if the learner is not a belief with a prior and a schedule.
+    """
+    learner = run.learner
+    if not isinstance(learner, (Exact, Quantized)):
+        return None
+    discount = 1.0 if learner.discount is None else float(learner.discount)
+    noted = np.asarray(run.scores)
+    past, past_weights, seen = np.zeros(0), np.zeros(0), 0
+    if run.start is not None:
+        seen = int(run.start.seen)
+    if isinstance(learner, Quantized):
+        bins = bins_of(run)
+        centres = np.asarray(centres_of(learner.support, bins, noted.dtype), float)
+        low, high = (jnp.asarray(end, noted.dtype) for end in learner.support)
+        noted = centres[np.asarray(bin_of(jnp.asarray(noted), low, high, bins))]
+        if run.start is not None:
+            past, past_weights = centres, np.asarray(run.start.weights, float)
+    elif run.start is not None:
+        past = np.asarray(run.start.values[:seen], float)
+        past_weights = discount ** (seen - np.asarray(run.start.arrivals[:seen], float))
+    rounds = seen + np.arange(1.0, run.scores.shape[0] + 1)
+    weights = path_weights(rounds, schedule_of(learner), learner.discount)
+    thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
+    noted = np.asarray(noted, float)
+    return Path(learner, thresholds, scores, levels, noted, rounds, weights, discount, past, past_weights)
+
+
+def bins_of(run: Replay) -> int:
+    """
+    Tell how many bins a run of :class:`dpconformal.Quantized` had.
+
+    Parameters
+    ----------
+    run : Replay
+        The run.
+
+    Returns
+    -------
+    int
+        As given, or as it was chosen for the length of the run.
+    """
+    if run.start is not None:
+        return int(run.start.weights.shape[-1])
+    return int(jax.eval_shape(lambda: run.learner.init(run.scores.shape[-1])).weights.shape[-1])
+
+
+def total_loss(values: np.ndarray, weights: np.ndarray, r: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """
+    Sum the weighted losses of many thresholds on one sorted sample.
+
+    Parameters
+    ----------
+    values, weights : ndarray, shape (N,)
+        The sample, ascending.
+    r : ndarray, shape (..., A)
+        Thresholds.
+    level : ndarray, shape (A,)
+        Their levels.
+
+    Returns
+    -------
+    ndarray, shape (..., A)
+        Σ w l_α(r, value).
+    """
+    if not values.size:
+        return np.zeros(r.shape)
+    before = np.searchsorted(values, r, side="right")
+    mass, moment = (np.concatenate([[0], np.cumsum(w)]) for w in (weights, weights * values))
+    below = mass[before] * r - moment[before]  # Σ w (r - value)⁺
+    return below - level * (mass[-1] * r - moment[-1])
+
+
+def stability(path: Path, least_density: np.ndarray) -> np.ndarray:
+    """
+    Bound what each round adds to the regret: min(loss, g²/(2 w μ)).
+
+    Parameters
+    ----------
+    path : Path
+        The path.
+    least_density : ndarray, shape (T, A)
+        μ: of the prior, between the threshold and the score of the round.
+
+    Returns
+    -------
+    ndarray, shape (T, A)
+        One term a round and level; g is 1 - α above the score, α below it.
+    """
+    scores = path.noted[:, None]
+    loss = pinball(np, path.thresholds, scores, path.levels)
+    slope = np.where(path.thresholds > scores, 1 - path.levels, path.levels)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        smooth = slope**2 / (2 * path.weights[:, None] * least_density)
+    return np.where(loss == 0, 0, np.fmin(loss, smooth))

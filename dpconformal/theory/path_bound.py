@@ -1,0 +1,152 @@
+"""Regret after the game: what the proofs of Theorems 2, 5 and 6 give on the path that a run took, for any prior."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpconformal.metrics.hindsight import running_best
+from dpconformal.pinball import pinball
+from dpconformal.replay import Replay
+from dpconformal.theory import moments
+from dpconformal.theory.path import Path, path_of, sequences, stability, total_loss
+from dpconformal.theory.regularizer import excess_regularizer
+
+
+class Regret(NamedTuple):
+    """
+    Regret and its bound at some horizons.
+
+    Attributes
+    ----------
+    horizons : ndarray of int, shape (H,)
+        Rounds into the run.
+    regret, bound : ndarray, shape (H, A)
+        At each of them.
+    """
+
+    horizons: np.ndarray  # (H,)
+    regret: np.ndarray  # (H, A)
+    bound: np.ndarray  # (H, A)
+
+
+def path_bound(run: Replay) -> Any:
+    """
+    Bound the regret of a run, from its prior, its schedule and the path it took (Theorems 2, 5 and 6).
+
+    With ψ̃ = ψ - min ψ, the comparator u, the thresholds rₜ, their slopes gₜ and the least density μₜ between threshold
+    and score: h_T ψ̃(u) + Σ min(lossₜ, gₜ²/(2 hₜ μₜ)), plus Σ (hₜ - hₜ₊₁)⁺ ψ̃(rₜ₊₁) for a schedule whose concentration
+    falls, plus what binning costs. With a discount all terms are discounted, and so is the regret meant.
+
+    Parameters
+    ----------
+    run : Replay
+        Of :class:`dpconformal.Exact` or :class:`dpconformal.Quantized`, any prior, schedule and discount, also one that
+        carries on from an earlier state. With the same levels every round.
+
+    Returns
+    -------
+    ndarray, shape (..., A)
+        No regret exceeds it, discounted with a discount: :func:`dpconformal.metrics.regret`,
+        :func:`dpconformal.metrics.discounted_regret`.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(dpc.Exact(), [1.0, 0.0] * 50, levels=[0.5])
+    >>> regret, bound = dpc.metrics.regret(run)[0], path_bound(run)[0]
+    >>> round(float(regret), 2), round(float(bound), 2)
+    (1.83, 3.24)
+    """
+    found = []
+    for _, sequence in sequences(run):
+        path = path_of(sequence)
+        if path is None:
+            raise ValueError(f"run.learner = {run.learner!r}: only Exact and Quantized have a path of this kind")
+        if not path.scores.size:
+            found.append(np.zeros(path.levels.size))
+            continue
+        outcome = running_regret(path) if path.discount == 1 else discounted_regret(path, np.array([path.scores.size]))
+        found.append(outcome.bound[-1])
+    return np.array(found).reshape((*np.shape(run.thresholds)[:-2], np.shape(run.thresholds)[-1]))
+
+
+def running_regret(path: Path) -> Regret:
+    """
+    Compute regret and bound of an undiscounted path at every horizon.
+
+    Parameters
+    ----------
+    path : Path
+        With at least one round.
+
+    Returns
+    -------
+    Regret
+        Against the best threshold for the rounds so far.
+    """
+    rounds = np.arange(1, path.scores.size + 1)
+    comparator, least = running_best(path.scores, np.broadcast_to(path.levels, path.thresholds.shape))
+    loss = np.cumsum(pinball(np, path.thresholds, path.scores[:, None], path.levels), axis=0)
+    return Regret(rounds, loss - least, _bound(path, comparator, rounds))
+
+
+def discounted_regret(path: Path, horizons: np.ndarray) -> Regret:
+    """
+    Compute discounted regret and bound of a path at some horizons.
+
+    Parameters
+    ----------
+    path : Path
+        With a discount and at least one round.
+    horizons : ndarray of int
+        Rounds into the run.
+
+    Returns
+    -------
+    Regret
+        Against the best threshold for the same weights.
+    """
+    loss = pinball(np, path.thresholds, path.scores[:, None], path.levels)
+    total = _fading_sum(path.discount, loss)[horizons - 1]
+    # Older rounds weigh less than 1e-18 of the newest.
+    memory = int(np.ceil(41.5 / -np.log(path.discount)))
+    comparator, least = np.empty((2, horizons.size, path.levels.size))
+    for i, horizon in enumerate(horizons):
+        window = path.scores[max(0, horizon - memory) : horizon]
+        weights = path.discount ** np.arange(window.size - 1, -1, -1.0)
+        order = np.argsort(window, kind="stable")
+        values, weights = window[order], weights[order]
+        passed = np.cumsum(weights)
+        first = np.searchsorted(passed, path.levels * passed[-1], side="left")
+        comparator[i] = values[np.minimum(first, values.size - 1)]
+        least[i] = total_loss(values, weights, comparator[i], path.levels)
+    return Regret(horizons, total - least, _bound(path, comparator, horizons))
+
+
+def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarray:
+    prior, beta, levels = path.learner.prior, path.discount, path.levels
+    between = np.minimum(path.thresholds, path.noted[:, None]), np.maximum(path.thresholds, path.noted[:, None])
+    terms = stability(path, moments.least_density(prior, *between))
+    with np.errstate(invalid="ignore"):
+        fall = np.maximum(path.weights[:-1] - path.weights[1:] / beta, 0)[:, None]
+    later = excess_regularizer(path.thresholds[1:], levels, prior)
+    # Entry t: what the falling weight before round t + 1 costs, discounted once since then.
+    terms[1:] += beta * np.where(fall > 0, fall * later, 0)
+    steepest = np.maximum(levels, 1 - levels)
+    apart = np.abs(path.noted - path.scores)[:, None] * steepest
+    played, noted = (pinball(np, path.thresholds, s[:, None], levels) for s in (path.scores, path.noted))
+    terms += (played - noted) + apart
+    since_start = beta ** (horizons - 1.0)[:, None]
+    at_start = path.weights[0] * excess_regularizer(path.thresholds[0], levels, prior)
+    at_start = np.where(excess_regularizer(path.thresholds[0], levels, prior) == 0, 0, at_start)
+    past = [total_loss(path.past, path.past_weights, r, levels) for r in (comparator, path.thresholds[0])]
+    here = excess_regularizer(comparator, levels, prior)
+    with np.errstate(invalid="ignore"):
+        leash = np.where(here == 0, 0, path.weights[horizons - 1, None] * here)
+    return leash + since_start * (beta * (past[0] - past[1]) - at_start) + _fading_sum(beta, terms)[horizons - 1]
+
+
+def _fading_sum(beta: float, terms: np.ndarray) -> np.ndarray:
+    from scipy.signal import lfilter  # slow to import
+
+    return lfilter([1.0], [1.0, -beta], terms, axis=0)

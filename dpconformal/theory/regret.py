@@ -1,0 +1,182 @@
+"""Regret before the game: bounds that know the number of rounds only, for the uniform prior (Theorems 2, 5, 6)."""
+
+from typing import Any
+
+import numpy as np
+
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number, whole
+
+
+def regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0) -> Any:
+    """
+    Bound the regret of :class:`dpconformal.Exact` with a uniform prior and λ_t = 1/√t, on any sequence (Theorem 2).
+
+    With m = max(α, 1 - α): m² R/2 · (√T + 1 + Σ 1/(√t + 1)), at most 3/2 m² R √T + m² R/2. For other priors and
+    schedules, and closer to what a run met, see :func:`path_bound`.
+
+    Parameters
+    ----------
+    rounds : array_like
+        T.
+    level : array_like
+        α, which broadcasts against the rounds.
+    width : float
+        R, the width of the support.
+
+    Returns
+    -------
+    ndarray or float
+        The bound.
+
+    Examples
+    --------
+    >>> float(regret_bound(10_000, 0.5).round(2))
+    36.43
+    """
+    rounds, level, width = _arguments(rounds, level, width)
+    return (_steepest(level) ** 2 * width / 2 * (np.sqrt(rounds) + 1 + _sum_of_inverse_weights(rounds)))[()]
+
+
+def quantized_regret_bound(rounds: Numbers, level: Numbers, bins: int | None = None, width: Scalar = 1.0) -> Any:
+    """
+    Bound the regret of :class:`dpconformal.Quantized` with a uniform prior and λ_t = 1/√t (Theorem 5).
+
+    A score is at most R/(2 bins) from its bin's centre and the loss changes at most max(α, 1 - α) as fast, once for
+    the thresholds played and once for the comparator: max(α, 1 - α) · R · T/bins more than :func:`regret_bound`.
+
+    Parameters
+    ----------
+    rounds : array_like
+        T.
+    level : array_like
+        α, which broadcasts against the rounds.
+    bins : int, optional
+        How many; ⌈√T⌉ by default, for which the addition is at most max(α, 1 - α) R √T.
+    width : float
+        R, the width of the support.
+
+    Returns
+    -------
+    ndarray or float
+        The bound.
+
+    Examples
+    --------
+    >>> float((quantized_regret_bound(10_000, 0.5, bins=100) - regret_bound(10_000, 0.5)).round(6))
+    50.0
+    """
+    rounds, level, width = _arguments(rounds, level, width)
+    size = np.ceil(np.sqrt(np.maximum(rounds, 1))) if bins is None else whole("bins", bins, 1)
+    return (regret_bound(rounds, level, width) + _steepest(level) * width * rounds / size)[()]
+
+
+def discounted_regret_bound(
+    rounds: Numbers, level: Numbers, discount: Numbers, width: Scalar = 1.0, weight: Scalar | None = None
+) -> Any:
+    """
+    Bound the discounted regret of a discounted belief with a uniform prior, on any sequence (Theorem 6).
+
+    With o = λ/(1 - λ) and m = max(α, 1 - α):
+    m² R/2 · (β^T/(1 - β) + o β/(1 - β) + (1 - β^T)/(o β)). The theorem's λ has o = √(1 - β)/β, which leaves
+    m² R · (1/√(1 - β) + β^T/(2 (1 - β))) at most.
+
+    Parameters
+    ----------
+    rounds : array_like
+        T; ``numpy.inf`` for the limit.
+    level, discount : array_like
+        α and β in (0, 1), which broadcast against the rounds.
+    width : float
+        R, the width of the support.
+    weight : float, optional
+        λ in (0, 1); the theorem's by default.
+
+    Returns
+    -------
+    ndarray or float
+        The bound.
+
+    Examples
+    --------
+    >>> float(discounted_regret_bound(10_000, 0.5, 0.99).round(3))
+    2.5
+    """
+    rounds, level, width = _arguments(rounds, level, width)
+    beta = _discounts(discount)
+    if weight is None:
+        odds = np.sqrt(1 - beta) / beta
+    else:
+        weight = number("weight", weight, 0.0, 1.0, open_low=True, open_high=True)
+        odds = weight / (1 - weight)
+    faded = beta**rounds
+    terms = (faded + odds * beta) / (1 - beta) + (1 - faded) / (odds * beta)
+    return (_steepest(level) ** 2 * width / 2 * terms)[()]
+
+
+def discounted_lower_bound(rounds: Numbers, level: Numbers, discount: Numbers, width: Scalar = 1.0) -> Any:
+    """
+    Bound from below what discounted regret an adversary can force on any method whatever.
+
+    If scores are drawn from the two ends of the support, the upper one with probability 1 - α, all thresholds cost the
+    same on average, and the best in hindsight gains R/2 · E|D|, D being a discounted sum of independent steps of
+    variance α(1 - α). The bound is R/2 · (E D²)^(3/2)/(E D⁴)^(1/2), near R/2 · √(α(1 - α)/(3(1 - β²))) for β near 1.
+
+    Parameters
+    ----------
+    rounds : array_like
+        T; ``numpy.inf`` for the limit.
+    level, discount : array_like
+        α, and β in (0, 1], which broadcast against the rounds; with β = 1 the ordinary regret is meant.
+    width : float
+        R, the width of the support.
+
+    Returns
+    -------
+    ndarray or float
+        For every method there is a sequence with at least this discounted regret.
+
+    Examples
+    --------
+    >>> float(discounted_lower_bound(10_000, 0.5, 0.99).round(3))
+    1.027
+    """
+    rounds, level, width = _arguments(rounds, level, width)
+    beta = _discounts(discount, open_high=False)
+    second, fourth = (_geometric(beta**power, rounds) for power in (2, 4))
+    variance = level * (1 - level)
+    excess = variance * (1 - 3 * variance) * fourth - 3 * variance**2 * fourth
+    with np.errstate(invalid="ignore"):
+        gain = (variance * second) ** 1.5 / np.sqrt(3 * (variance * second) ** 2 + excess)
+    return (width / 2 * np.where((variance > 0) & (rounds > 0), gain, 0.0))[()]
+
+
+def _geometric(ratio: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    one = ratio == 1
+    return np.where(one, terms, (1 - ratio**terms) / np.where(one, 1, 1 - ratio))
+
+
+def _sum_of_inverse_weights(rounds: np.ndarray) -> np.ndarray:
+    """Σ 1/(√t + 1) over t = 1, …, T."""
+    if np.all(rounds <= 10**7):
+        longest = int(rounds.max(initial=0))
+        total = np.concatenate([[0], np.cumsum(1 / (np.sqrt(np.arange(1, longest + 1)) + 1))])
+        return total[rounds.astype(int)]
+    return 2 * np.sqrt(rounds) - 2 * np.log1p(np.sqrt(rounds))  # the integral from 0, an upper bound
+
+
+def _steepest(level: np.ndarray) -> np.ndarray:
+    return np.maximum(level, 1 - level)
+
+
+def _arguments(rounds: Numbers, level: Numbers, width: Scalar) -> tuple[np.ndarray, np.ndarray, float]:
+    rounds, level = np.asarray(as_numbers("rounds", rounds), float), np.asarray(as_numbers("level", level), float)
+    complain_at("rounds", rounds, ~((rounds >= 0) & ((rounds == np.floor(rounds)) | np.isinf(rounds))), "whole, from 0")
+    complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+    return rounds, level, number("width", width, 0.0, open_low=True)
+
+
+def _discounts(discount: Numbers, open_high: bool = True) -> np.ndarray:
+    beta = np.asarray(as_numbers("discount", discount), float)
+    fine = (beta > 0) & ((beta < 1) if open_high else (beta <= 1))
+    complain_at("discount", beta, ~fine, f"must lie in (0, 1{')' if open_high else ']'}")
+    return beta

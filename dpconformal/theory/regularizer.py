@@ -1,0 +1,115 @@
+"""The regulariser that a prior amounts to: ψ(r) = E[l_α(r, X)], X drawn from the prior."""
+
+from typing import Any
+
+import numpy as np
+
+from dpconformal.checks import Numbers, as_numbers, complain_at
+from dpconformal.priors import Prior, Uniform
+from dpconformal.theory import moments
+
+
+def regularizer(r: Numbers, level: Numbers, prior: Prior = Uniform()) -> Any:
+    """
+    Compute ψ(r) = E[l_α(r, X)] for X drawn from the prior, the regulariser of Theorem 1.
+
+    Its derivative is P0(X ≤ r) - α, so it is least at the prior's quantile and as strongly convex as the prior's
+    density is high: see :func:`strong_convexity`. For ``Uniform(0, R)`` it is the quadratic r²/(2R) - αr + αR/2.
+
+    Parameters
+    ----------
+    r : array_like
+        Thresholds.
+    level : array_like
+        Confidence levels α, which broadcast against the thresholds.
+    prior : Prior
+        P0. In closed form for the priors of this package, by adaptive quadrature for others.
+
+    Returns
+    -------
+    ndarray or float
+        In float64. It is also the risk of the threshold r on scores that are drawn from the prior.
+
+    Examples
+    --------
+    >>> float(regularizer(1.0, 0.9, Uniform(0, 4)))
+    1.025
+    """
+    r, level = _numbers(r, level)
+    # E(r - X)⁺ - α E(r - X), as the loss is (r - s)⁺ - α (r - s).
+    return (moments.cdf_integral(prior, r) + level * (moments.mean(prior) - r))[()]
+
+
+def excess_regularizer(r: Numbers, level: Numbers, prior: Prior = Uniform()) -> Any:
+    """
+    Compute ψ(r) - min ψ: what the regulariser charges for leaving the prior's quantile.
+
+    Parameters
+    ----------
+    r : array_like
+        Thresholds.
+    level : array_like
+        Confidence levels, which broadcast against the thresholds.
+    prior : Prior
+        P0. It need not have a mean.
+
+    Returns
+    -------
+    ndarray or float
+        At least 0, in float64.
+
+    Examples
+    --------
+    >>> float(excess_regularizer(0.25, 0.5))
+    0.03125
+    """
+    r, level = _numbers(r, level)
+    best = np.asarray(prior.quantile(level), float)
+    fall = moments.cdf_integral(prior, best) - level * best
+    fall = np.where(np.isfinite(best), fall, _limit(prior, level))
+    return np.maximum(moments.cdf_integral(prior, r) - level * r - fall, 0)[()]
+
+
+def _limit(prior: Prior, level: np.ndarray) -> np.ndarray:
+    """∫cdf - αr as r runs to an infinite quantile, at levels 0 and 1."""
+    return np.where(level > 0, -moments.mean(prior), 0.0)
+
+
+def strong_convexity(prior: Prior = Uniform(), low: Numbers = None, high: Numbers = None) -> Any:
+    """
+    Return the strong-convexity coefficient of the regulariser: the least density of the prior on a segment.
+
+    Parameters
+    ----------
+    prior : Prior
+        P0.
+    low, high : array_like, optional
+        Ends of the segment; those of the support by default.
+
+    Returns
+    -------
+    ndarray or float
+        The coefficient, the same for every level; 0 means that ψ is convex but not strongly so.
+
+    Examples
+    --------
+    >>> from dpconformal.priors import Beta
+    >>> float(strong_convexity(Uniform(0, 4)))
+    0.25
+    >>> float(strong_convexity(Beta(2, 2), 0.25, 0.5))
+    1.125
+    """
+    ends = moments.support(prior)
+    low, high = (
+        np.asarray(end if given is None else given, float) for given, end in zip((low, high), ends, strict=True)
+    )
+    complain_at("low", low, low > high, "must not exceed high")
+    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
+        return np.zeros(np.broadcast_shapes(low.shape, high.shape))[()]  # a density must vanish far out
+    return moments.least_density(prior, low, high)[()]
+
+
+def _numbers(r: Numbers, level: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    r, level = np.asarray(as_numbers("r", r), float), np.asarray(as_numbers("level", level), float)
+    complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+    return r, level
