@@ -5,7 +5,7 @@ One belief about the next nonconformity score answers every confidence level at 
 and comes with regret and coverage guarantees. Start with :func:`replay` and :class:`Exact`.
 """
 
-from dpconformal import metrics, plots, priors, rates, schedules, streams
+from dpconformal import experiments, metrics, plots, priors, rates, schedules, streams, theory
 from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
 from dpconformal.catalogue import learners
@@ -34,6 +34,7 @@ __all__ = [
     "SplitConformal",
     "Summary",
     "compilation_cache",
+    "experiments",
     "learners",
     "metrics",
     "plots",
@@ -42,5 +43,6 @@ __all__ = [
     "replay",
     "schedules",
     "streams",
+    "theory",
 ]
 __version__ = "0.1.0"

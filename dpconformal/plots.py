@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 
 from dpconformal import streams
+from dpconformal.canvas import FAINT, panels, pyplot, quiet
 from dpconformal.checks import Numbers
 from dpconformal.learner import Learner
 from dpconformal.metrics import rolling_coverage
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.replay import Replay, replay
-
-_INK, _FAINT = "#222222", "#9aa0a6"
 
 
 def thresholds(run: Replay, ax: Any = None) -> Any:
@@ -33,7 +32,7 @@ def thresholds(run: Replay, ax: Any = None) -> Any:
     series, scores, levels = _one_sequence(run)
     ax = _axes(ax)
     time = np.arange(1, scores.size + 1)
-    ax.scatter(time, scores, s=6, color=_FAINT, alpha=0.35, linewidths=0, label="scores", rasterized=True)
+    ax.scatter(time, scores, s=6, color=FAINT, alpha=0.35, linewidths=0, label="scores", rasterized=True)
     labels = []
     for column, level, colour in zip(series.T, levels, _shades(len(levels)), strict=True):
         ax.plot(time, column, color=colour, linewidth=1.6)
@@ -95,14 +94,13 @@ def behaviour(learner: Learner, levels: Numbers = (0.5, 0.9), rounds: int = 600,
     matplotlib Figure
         Three panels, each with the scores, the thresholds and the share of scores that they covered.
     """
-    plt = _pyplot()
     named = {
         "iid": streams.iid(rounds, seed),
         "alternating": streams.alternating(rounds),
         "drifting": streams.drifting(rounds, seed),
     }
-    figure, panels = plt.subplots(1, 3, figsize=(11, 2.7), layout="constrained", sharey=True)
-    for ax, (name, scores) in zip(panels, named.items(), strict=True):
+    figure, axes = panels(1, 3, 11.0, 2.7, sharey=True)
+    for ax, (name, scores) in zip(axes[0], named.items(), strict=True):
         run: Any = replay(learner, scores, levels)
         ax.set_ylim(-0.08, 1.12)
         thresholds(run, ax)
@@ -113,21 +111,10 @@ def behaviour(learner: Learner, levels: Numbers = (0.5, 0.9), rounds: int = 600,
     return figure
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'dpconformal[plots]'") from error
-    return plt
-
-
 def _axes(ax: Any) -> Any:
     if ax is None:
-        ax = _pyplot().figure(figsize=(8, 4), layout="constrained").add_subplot()
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(_FAINT)
-    ax.tick_params(colors=_INK)
-    return ax
+        ax = pyplot().figure(figsize=(8, 4), layout="constrained").add_subplot()
+    return quiet(ax)
 
 
 def _one_sequence(run: Replay) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ import jax, sys
 before = dict(jax.config.values)
 import dpconformal
 assert jax.config.values == before
-print([m for m in ("numpyro", "arviz", "matplotlib", "rich", "pandas", "xarray") if m in sys.modules])
+print([m for m in ("numpyro", "arviz", "matplotlib", "rich", "typer", "pandas", "xarray", "scipy.stats", "arch") if m in sys.modules])
 """
     assert run_python(code) == "[]"
 
@@ -51,6 +51,8 @@ def test_public_names():
         "rates",
         "schedules",
         "metrics",
+        "theory",
+        "experiments",
         "plots",
     ):
         assert hasattr(dpc, name)
@@ -61,7 +63,7 @@ def test_imports_point_one_way():
     """Down this list only: a module imports from its own layer or those above it."""
     names = (
         "pytree checks inputs learner schedules rates priors gaps pinball totals scan offline replay beliefs "
-        "baselines streams metrics plots compilation catalogue __init__ demo"
+        "baselines streams metrics theory canvas plots experiments compilation catalogue __init__ demo cli"
     )
     layers = names.split()
     for path in ROOT.rglob("*.py"):

@@ -1,0 +1,153 @@
+"""Do thresholds of two levels cross? Iid scores, four methods, two pairs of levels."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.baselines import MVP, OGD
+from dpconformal.beliefs import ERM, Exact
+from dpconformal.canvas import panels
+from dpconformal.checks import whole
+from dpconformal.experiments.certified import certified
+from dpconformal.experiments.progress import track
+from dpconformal.replay import replay
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+PAIRS = ((0.5, 0.55), (0.3, 0.35))
+_LEVELS = np.array(PAIRS).ravel()
+_BATCH = 50  # seeds at a time
+
+
+def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True) -> "xr.Dataset":
+    """
+    Count how often a higher level gets a smaller threshold, on iid uniform scores.
+
+    The paper's first experiment (Section 2), which shows one seed; here that seed beside the counts over many.
+
+    Parameters
+    ----------
+    seeds : int
+        Simulated data sets.
+    rounds : int
+        T of each.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``crossings`` (method, pair, seed): rounds in which the pair crosses. ``thresholds`` (method, time, level) and
+        ``scores`` (time) of one seed, in the attribute ``shown``: the first in which the pairs of both MultiOGD and
+        MultiMVP cross, where there is one.
+
+    Examples
+    --------
+    >>> data = monotonicity(seeds=2, rounds=20, progress=False)
+    >>> int(data.crossings.sel({"method": "Exact"}).sum())
+    0
+    """
+    import xarray as xr
+
+    seeds, rounds = whole("seeds", seeds, 1), whole("rounds", rounds, 1)
+    scores = np.stack([np.random.default_rng(seed).random(rounds) for seed in range(seeds)])
+    grid = np.linspace(0, 1, 50)
+
+    def plain(learner: Any) -> Any:
+        return jax.jit(lambda scores, keys: replay(learner, scores, _LEVELS).thresholds)  # type: ignore[union-attr]
+
+    def multivalid(scores: Any, keys: Any) -> Any:
+        one = lambda row, key: replay(MVP(grid, seed=key), row, _LEVELS).thresholds  # type: ignore[union-attr]  # noqa: E731
+        return jax.vmap(one)(scores, keys)
+
+    methods = {
+        "MultiOGD": plain(OGD(grid)),
+        "MultiMVP": jax.jit(multivalid),
+        "ERM": plain(ERM()),
+        "Exact": plain(Exact()),
+    }
+    size = min(_BATCH, seeds)
+    starts = [(name, begin) for name in methods for begin in range(0, seeds, size)]
+    found = {name: np.empty((seeds, rounds, _LEVELS.size)) for name in methods}
+    for name, begin in track(starts, "replaying", progress):
+        here = np.arange(begin, begin + size) % seeds  # the last batch is filled up, so that one program serves all
+        found[name][here] = methods[name](jnp.asarray(scores[here]), jnp.asarray(here, jnp.int32))
+    pairs = {name: thresholds.reshape(seeds, rounds, len(PAIRS), 2) for name, thresholds in found.items()}
+    crossings = {name: (pair[..., 0] > pair[..., 1]).sum(axis=1).T for name, pair in pairs.items()}
+    seed = int(np.argmax(np.all([crossings[name] > 0 for name in ("MultiOGD", "MultiMVP")], axis=(0, 1))))
+    run = replay(Exact(), scores[seed], _LEVELS)
+    data = xr.Dataset(
+        {
+            "thresholds": (("method", "time", "level"), np.stack([thresholds[seed] for thresholds in found.values()])),
+            "crossings": (("method", "pair", "seed"), np.stack(list(crossings.values()))),
+            "scores": ("time", scores[seed]),
+        },
+        {
+            "method": list(methods),
+            "time": np.arange(1, rounds + 1),
+            "level": _LEVELS,
+            "pair": [f"{low:g} and {high:g}" for low, high in PAIRS],
+            "seed": np.arange(seeds),
+        },
+        {"experiment": "monotonicity", "shown": seed},
+    )
+    return certified(data, {"Exact": run})  # type: ignore[dict-item]
+
+
+def tabulate_monotonicity(data: "xr.Dataset") -> "pd.DataFrame":
+    """
+    Summarise the crossings.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        From :func:`monotonicity`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each method and pair: data sets with a crossing, mean share of crossing rounds.
+    """
+    any_crossing = (data.crossings > 0).mean("seed").rename("data sets with a crossing")
+    share = (data.crossings.mean("seed") / data.sizes["time"]).rename("share of rounds that cross")
+    return any_crossing.to_dataset().merge(share).to_dataframe()
+
+
+def plot_monotonicity(data: "xr.Dataset") -> Any:
+    """
+    Draw the thresholds of each pair by each method, and how often they cross over all seeds.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        From :func:`monotonicity`.
+
+    Returns
+    -------
+    matplotlib Figure
+        A row a pair, a column a method.
+    """
+    figure, axes = panels(len(PAIRS), data.sizes["method"], 12.0, 5.2, sharex=True, sharey="row")
+    share = (data.crossings > 0).mean("seed")
+    for row, (low, high) in enumerate(PAIRS):
+        for column, method in enumerate(data.method.values):
+            ax = axes[row, column]
+            below, above = (data.thresholds.sel({"method": method}).isel(level=2 * row + k).values for k in (0, 1))
+            ax.plot(data.time, below, color="#1d6fb8", linewidth=1.6, label=f"level {low:g}")
+            ax.plot(data.time, above, color="#e8833a", linewidth=1.6, label=f"level {high:g}")
+            ax.fill_between(data.time, below, above, where=below > above, color="#d62728", alpha=0.35, linewidth=0)
+            crossing = float(share.isel(pair=row, method=column))
+            ax.set_title(f"{method}: {crossing:.0%} of seeds cross", fontsize=10)
+            if column == 0:
+                ax.set_ylabel("threshold")
+                ax.legend(frameon=False, fontsize=9)
+            if row == len(PAIRS) - 1:
+                ax.set_xlabel("round")
+    figure.suptitle(
+        f"Seed {data.attrs['shown']} of {data.sizes['seed']:,}; red: the higher level has the smaller threshold"
+    )
+    return figure

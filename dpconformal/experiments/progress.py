@@ -1,0 +1,41 @@
+"""Progress bars for work that takes more than a moment."""
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+
+def track(steps: Iterable[Any], what: str, show: bool = True) -> Iterator[Any]:
+    """
+    Go through steps with a progress bar on the terminal's error stream.
+
+    Parameters
+    ----------
+    steps : iterable with a length
+        What to go through.
+    what : str
+        What is being done, shown before the bar.
+    show : bool
+        Whether to show a bar; there is none without rich, or where the output is no terminal.
+
+    Yields
+    ------
+    object
+        The steps.
+
+    Examples
+    --------
+    >>> list(track(range(3), "counting", show=False))
+    [0, 1, 2]
+    """
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        show = False
+    if not show:
+        yield from steps
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield from bar.track(steps, total=len(steps) if isinstance(steps, Sized) else None, description=what)

@@ -1,0 +1,122 @@
+"""All experiments by name: what each one runs, tabulates and draws."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dpconformal.experiments.monotonicity import monotonicity, plot_monotonicity, tabulate_monotonicity
+from dpconformal.experiments.prior import plot_prior, prior, tabulate_prior
+from dpconformal.experiments.stock import plot_stock, stock, tabulate_stock
+from dpconformal.experiments.switching import plot_switching, switching, tabulate_switching
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+
+class Experiment(NamedTuple):
+    """
+    An experiment.
+
+    Attributes
+    ----------
+    run : callable
+        Returns its data as an xarray Dataset.
+    table : callable
+        Summarises the data as a pandas DataFrame.
+    plot : callable
+        Draws the data as a matplotlib Figure.
+    """
+
+    run: Callable[..., Any]
+    table: Callable[[Any], Any]
+    plot: Callable[[Any], Any]
+
+
+EXPERIMENTS = {
+    "monotonicity": Experiment(monotonicity, tabulate_monotonicity, plot_monotonicity),
+    "switching": Experiment(switching, tabulate_switching, plot_switching),
+    "stock": Experiment(stock, tabulate_stock, plot_stock),
+    "prior": Experiment(prior, tabulate_prior, plot_prior),
+}
+
+
+def _of(data: "xr.Dataset") -> Experiment:
+    name = getattr(data, "attrs", {}).get("experiment")
+    if name not in EXPERIMENTS:
+        known = ", ".join(EXPERIMENTS)
+        raise ValueError(f"data.attrs['experiment'] = {name!r}: pass what an experiment returned ({known})")
+    return EXPERIMENTS[name]
+
+
+def table(data: "xr.Dataset") -> "pd.DataFrame":
+    """
+    Summarise an experiment's data.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        What an experiment returned, also read back from a file.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Its table.
+    """
+    return _of(data).table(data)
+
+
+def plot(data: "xr.Dataset") -> Any:
+    """
+    Draw an experiment's data.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        What an experiment returned, also read back from a file.
+
+    Returns
+    -------
+    matplotlib Figure
+        Its picture.
+    """
+    return _of(data).plot(data)
+
+
+def save(data: "xr.Dataset", folder: str | os.PathLike[str]) -> list[Path]:
+    """
+    Write an experiment's picture (PNG), data (NetCDF), table (CSV) and certificate (text) into a folder.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        What an experiment returned.
+    folder : path
+        Made if it does not exist; files of the same names are replaced.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    ValueError
+        If the folder cannot be made.
+    """
+    from dpconformal.canvas import pyplot
+
+    folder, name = Path(folder), data.attrs["experiment"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"folder = {str(folder)!r} cannot be made: {error}") from error
+    picture, numbers, summary, certificate = (folder / f"{name}.{end}" for end in ("png", "nc", "csv", "txt"))
+    figure = plot(data)
+    figure.savefig(picture, dpi=150)
+    pyplot().close(figure)
+    data.to_netcdf(numbers, engine="scipy")
+    table(data).to_csv(summary)
+    certificate.write_text(data.attrs["certificate"] + "\n")
+    return [picture, numbers, summary, certificate]
