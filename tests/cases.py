@@ -39,6 +39,9 @@ class _MixtureTwin:
     def cdf(self, x):
         return sum(w * twin.cdf(x) for w, twin in zip(self.weights, self.twins, strict=True))
 
+    def pdf(self, x):
+        return sum(w * twin.pdf(x) for w, twin in zip(self.weights, self.twins, strict=True))
+
     def ppf(self, p):
         return reference.bisect(self.cdf, np.asarray(p), 0.0, 1.0)
 

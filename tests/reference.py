@@ -8,7 +8,7 @@ of the belief's cdf. They share no code and no algorithm with the package.
 import itertools
 
 import numpy as np
-from scipy import stats
+from scipy import integrate, stats
 
 
 def scipy_prior(kind, *parameters):
@@ -340,3 +340,50 @@ def mvp_thresholds(scores, level, buckets, rate, normalize, uniforms, groups=Non
         covered_less_target[bucket, mine] += (s <= threshold) - level
         counts[bucket, mine] += 1
     return np.array(out)
+
+
+def regularizer(r, level, twin, low, high, breaks=()):
+    """E[l_α(r, X)]: the loss times the density, integrated piece by piece."""
+    points = np.unique(np.clip([low, r, high, *breaks], low, high))
+    pieces = itertools.pairwise(points)
+    return sum(integrate.quad(lambda x: quantile_loss(r, x, level) * twin.pdf(x), *piece)[0] for piece in pieces)
+
+
+def path_bound(scores, noted, thresholds, level, weight, discount, psi, density, past=()):
+    """
+    The regret bound of docs/theory.md, term by term, at the end of one sequence and level.
+
+    `weight(t)` is the regulariser's weight in the objective of round t whose losses carry discount^-i: h_t, or z_t.
+    """
+    beta, first = (1.0 if discount is None else discount), len(past) + 1
+    times = np.arange(first, first + len(scores))
+    last = times[-1]
+    scale = beta ** -times.astype(float)
+    values, order = np.sort(scores), np.argsort(scores)
+    passed = np.cumsum(scale[order])
+    u = values[min(np.sum(passed < level * passed[-1] * (1 - 1e-13)), len(values) - 1)]
+    excess = [psi(x) for x in (u, *thresholds)]
+    old = sum(
+        beta**-i * (quantile_loss(u, s, level) - quantile_loss(thresholds[0], s, level))
+        for i, s in enumerate(past, start=1)
+    )
+    total = weight(last) * excess[0] + old - weight(first) * excess[1]
+    for k, t in enumerate(times):
+        r, s = thresholds[k], noted[k]
+        slope = (1 - level) if r > s else level
+        least = np.min(density(np.linspace(min(r, s), max(r, s), 2001)))
+        smooth = (scale[k] * slope) ** 2 / (2 * weight(t) * least) if least > 0 else np.inf
+        total += min(scale[k] * quantile_loss(r, s, level), smooth) if r != s else 0.0
+        if t < last:
+            total += max(weight(t) - weight(t + 1), 0) * excess[k + 2]
+        total += scale[k] * (quantile_loss(r, scores[k], level) - quantile_loss(r, s, level))
+        total += scale[k] * max(level, 1 - level) * abs(s - scores[k])
+    return total * beta ** float(last)
+
+
+def count_distribution(chances):
+    """P(k of the independent events happen), one event after the other."""
+    distribution = np.ones(1)
+    for chance in chances:
+        distribution = np.convolve(distribution, [1 - chance, chance])
+    return distribution

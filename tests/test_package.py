@@ -22,7 +22,8 @@ import jax, sys
 before = dict(jax.config.values)
 import dpconformal
 assert jax.config.values == before
-print([m for m in ("numpyro", "arviz", "matplotlib", "rich", "typer", "pandas", "xarray", "scipy.stats", "arch") if m in sys.modules])
+heavy = "numpyro arviz matplotlib rich typer pandas xarray scipy.stats arch"
+print([module for module in heavy.split() if module in sys.modules])
 """
     assert run_python(code) == "[]"
 

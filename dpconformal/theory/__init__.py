@@ -1,5 +1,6 @@
 """The paper's theorems as code: what is promised, computed; and certificates that a run kept it."""
 
+from dpconformal.theory.adversary import Hardest, hardest_sequence
 from dpconformal.theory.certificate import Certificate, certify
 from dpconformal.theory.concentration import concentration
 from dpconformal.theory.ftrl import ftrl_objective, ftrl_threshold
@@ -15,6 +16,7 @@ from dpconformal.theory.regularizer import excess_regularizer, regularizer, stro
 
 __all__ = [
     "Certificate",
+    "Hardest",
     "certify",
     "concentration",
     "corrected_level",
@@ -26,6 +28,7 @@ __all__ = [
     "excess_risk_bound",
     "ftrl_objective",
     "ftrl_threshold",
+    "hardest_sequence",
     "path_bound",
     "quantized_regret_bound",
     "regret_bound",

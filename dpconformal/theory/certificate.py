@@ -105,16 +105,16 @@ def _rows(table: Any, check: str) -> list[tuple[str, ...]]:
     return rows
 
 
-def _used(here: Any) -> np.ndarray:
+def _used(here: Any) -> Any:
     """How much of what is allowed was used up: above 1 is too much."""
     seen, low, high = (np.asarray(here[name].values, float) for name in ("seen", "low", "high"))
     low = np.where(np.isfinite(low), low, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         used = np.abs(seen - (low + high) / 2) / ((high - low) / 2)
-    return np.nan_to_num(used, nan=0.0) + 10 * (here.verdict.values == "FAIL")
+    return np.asarray(np.nan_to_num(used, nan=0.0) + 10 * (here.verdict.values == "FAIL"))
 
 
-def certify(run: Replay, delta: Scalar = 0.01) -> Certificate:
+def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     """
     Check a run against every theorem that speaks of it.
 
@@ -155,7 +155,6 @@ def certify(run: Replay, delta: Scalar = 0.01) -> Certificate:
     delta = float(number("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
     shape = np.shape(run.thresholds) if isinstance(run, Replay) else ()
     found: dict[str, list[Any]] = {name: [] for name in lines.Line._fields}
-    levels = None
     for _, sequence in sequences(run):
         path = path_of(sequence)
         checks = (
@@ -167,14 +166,15 @@ def certify(run: Replay, delta: Scalar = 0.01) -> Certificate:
         )
         for name in found:
             found[name].append(np.stack([getattr(line, name) for line in checks]))
-        levels = sequence.levels
     batch = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
     stacked = {name: np.array(value).reshape(*shape[:-2], len(CHECKS), shape[-1]) for name, value in found.items()}
     verdict = np.where(np.isnan(stacked["high"]), "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
     variables: dict[str, Any] = {name: ([*batch, "check", "level"], value) for name, value in stacked.items()}
     variables["verdict"] = ([*batch, "check", "level"], verdict)
-    coords: dict[str, Any] = {"check": list(CHECKS)}
+    coords: dict[str, Any] = {"check": list(CHECKS), "level": np.arange(shape[-1])}
     if np.ndim(run.levels) == 1:
-        coords["level"] = as_written(np.asarray(levels))
+        coords["level"] = as_written(np.asarray(run.levels))
+    else:
+        variables["levels"] = ([*batch, "level"], np.asarray(run.levels))
     attrs = {"learner": repr(run.learner), "rounds": shape[-2], "delta": delta}
     return Certificate(xr.Dataset(variables, coords, attrs))

@@ -45,7 +45,7 @@ def concentration(t: Numbers, schedule: Any = None) -> Any:
     return (odds(schedule, rounds) * (rounds - 1))[()]
 
 
-def odds(schedule: Schedule, t: np.ndarray) -> np.ndarray:
+def odds(schedule: Schedule, t: Any) -> Any:
     """
     Compute λ_t/(1 - λ_t) in float64.
 
@@ -67,7 +67,7 @@ def odds(schedule: Schedule, t: np.ndarray) -> np.ndarray:
         return weight / (1 - weight)
 
 
-def path_weights(t: np.ndarray, schedule: Any, discount: Scalar | None) -> np.ndarray:
+def path_weights(t: Any, schedule: Any, discount: Scalar | None) -> Any:
     """
     Compute the weight of the regulariser beside a newest loss of weight 1, after the round: h_t, or β^t z_t.
 
@@ -93,7 +93,7 @@ def path_weights(t: np.ndarray, schedule: Any, discount: Scalar | None) -> np.nd
     return (beta * odds(schedule, t) + beta**t) / (1 - beta)
 
 
-def regularizer_weights(count: int, schedule: Any, discount: Scalar | None) -> tuple[float, np.ndarray]:
+def regularizer_weights(count: int, schedule: Any, discount: Scalar | None) -> tuple[float, Any]:
     """
     Compute the weights in the objective of the coming round: of the regulariser, and of each past loss.
 

@@ -126,7 +126,7 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
     return (least / (count + 1))[()], (most / (count + 1))[()]
 
 
-def rank_bracket(level: np.ndarray, count: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rank_bracket(level: Any, count: Any, weight: Any) -> tuple[Any, Any]:
     """
     Bracket the rank of a threshold among the scores seen: X_(least) ≤ threshold ≤ X_(most).
 
@@ -188,15 +188,15 @@ def corrected_level(level: Numbers, count: Numbers, concentration: Numbers) -> A
     return np.where(count + weight > 0, np.minimum(asked, 1), 1.0)[()]
 
 
-def _levels(level: Numbers) -> np.ndarray:
+def _levels(level: Numbers) -> Any:
     level = np.asarray(as_numbers("level", level), float)
     complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
     return level
 
 
-def _numbers(name: str, value: Numbers, least: float) -> np.ndarray:
+def _numbers(name: str, value: Numbers, least: int) -> Any:
     value = np.asarray(as_numbers(name, value), float)
-    complain_at(name, value, ~(value >= least), f"must be at least {least:g}")
+    complain_at(name, value, ~(value >= least), f"must be at least {least}")
     return value
 
 

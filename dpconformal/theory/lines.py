@@ -191,7 +191,8 @@ def _same_bin(run: Replay) -> np.ndarray:
 
 def _within(run: Replay, found: Regret) -> Line:
     precision = 64 * float(np.finfo(run.thresholds.dtype).eps)
-    scale = float(np.max(np.abs(run.scores), initial=0)) + 1e-300
+    sizes = np.abs(np.concatenate([np.ravel(run.scores), np.ravel(run.thresholds)]).astype(float))
+    scale = float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
     slack = precision * scale * found.horizons[:, None]
     late = ~(found.regret <= found.bound + slack)
     where = np.where(late.any(axis=0), found.horizons[late.argmax(axis=0)], 0)

@@ -69,7 +69,8 @@ def _(prior: Beta, x: Any) -> Any:
 
 @cdf.register
 def _(prior: TruncatedNormal, x: Any) -> Any:
-    return np.asarray(_truncnorm(prior).cdf(np.asarray(x, float)))
+    low, high = support(prior)
+    return np.clip(_bell_mass(prior, low, np.clip(x, low, high)) / _bell_mass(prior, low, high), 0, 1)
 
 
 @cdf.register
@@ -126,12 +127,12 @@ def _(prior: Beta, x: Any) -> Any:
 def _(prior: TruncatedNormal, x: Any) -> Any:
     low, high = support(prior)
     loc, scale = float(prior.loc), float(prior.scale)
-    inside, twin = np.clip(x, low, high), _truncnorm(prior)
+    inside = np.clip(x, low, high)
     if scale > high - low:  # nearly uniform: the two densities differ by little
-        rise = twin.pdf(low) * np.expm1(-(inside - low) * (inside + low - 2 * loc) / (2 * scale**2))
+        rise = _bell_density(prior, low) * np.expm1(-(inside - low) * (inside + low - 2 * loc) / (2 * scale**2))
     else:
-        rise = twin.pdf(inside) - twin.pdf(low)
-    return (inside - loc) * twin.cdf(inside) + scale**2 * rise + np.maximum(np.asarray(x, float) - high, 0)
+        rise = _bell_density(prior, inside) - _bell_density(prior, low)
+    return (inside - loc) * cdf(prior, inside) + scale**2 * rise + np.maximum(np.asarray(x, float) - high, 0)
 
 
 @cdf_integral.register
@@ -224,8 +225,7 @@ def _(prior: Beta, a: Any, b: Any) -> Any:
 
 @least_density.register
 def _(prior: TruncatedNormal, a: Any, b: Any) -> Any:
-    twin = _truncnorm(prior)
-    return _inside(prior, a, b, np.minimum(twin.pdf(a), twin.pdf(b)))
+    return _inside(prior, a, b, np.minimum(_bell_density(prior, a), _bell_density(prior, b)))
 
 
 @least_density.register
@@ -239,12 +239,16 @@ def _(prior: Mixture, a: Any, b: Any) -> Any:
     return _mixed(prior, lambda component: least_density(component, a, b))
 
 
-def _truncnorm(prior: TruncatedNormal) -> Any:
-    from scipy import stats  # slow to import, and needed by few
+def _bell_mass(prior: TruncatedNormal, start: Any, end: Any) -> Any:
+    """Mass of the normal distribution before it is cut, without cancellation in either tail."""
+    u, v = ((np.asarray(x, float) - float(prior.loc)) / float(prior.scale) for x in (start, end))
+    return np.where(u > 0, special.ndtr(-u) - special.ndtr(-v), special.ndtr(v) - special.ndtr(u))
 
-    low, high = support(prior)
-    loc, scale = float(prior.loc), float(prior.scale)
-    return stats.truncnorm((low - loc) / scale, (high - loc) / scale, loc, scale)
+
+def _bell_density(prior: TruncatedNormal, x: Any) -> Any:
+    z = (np.asarray(x, float) - float(prior.loc)) / float(prior.scale)
+    height = float(prior.scale) * np.sqrt(2 * np.pi) * _bell_mass(prior, *support(prior))
+    return np.exp(-(z**2) / 2) / height
 
 
 def _mixed(prior: Mixture, part: Any) -> Any:
@@ -252,7 +256,7 @@ def _mixed(prior: Mixture, part: Any) -> Any:
     return functools.reduce(np.add, parts)
 
 
-def _inside(prior: Any, a: Any, b: Any, density: np.ndarray) -> Any:
+def _inside(prior: Any, a: Any, b: Any, density: Any) -> Any:
     low, high = support(prior)
     return np.where((np.asarray(a) >= low) & (np.asarray(b) <= high), density, 0.0)
 

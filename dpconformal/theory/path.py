@@ -50,7 +50,7 @@ class Path(NamedTuple):
     past_weights: np.ndarray  # (N,)
 
 
-def sequences(run: Replay) -> Iterator[tuple[tuple[int, ...], Replay]]:
+def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
     """
     Take a batch apart.
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from dpconformal.metrics.hindsight import running_best
 from dpconformal.pinball import pinball
-from dpconformal.replay import Replay
 from dpconformal.theory import moments
 from dpconformal.theory.path import Path, path_of, sequences, stability, total_loss
 from dpconformal.theory.regularizer import excess_regularizer
@@ -29,7 +28,7 @@ class Regret(NamedTuple):
     bound: np.ndarray  # (H, A)
 
 
-def path_bound(run: Replay) -> Any:
+def path_bound(run: Any) -> Any:
     """
     Bound the regret of a run, from its prior, its schedule and the path it took (Theorems 2, 5 and 6).
 

@@ -150,12 +150,12 @@ def discounted_lower_bound(rounds: Numbers, level: Numbers, discount: Numbers, w
     return (width / 2 * np.where((variance > 0) & (rounds > 0), gain, 0.0))[()]
 
 
-def _geometric(ratio: np.ndarray, terms: np.ndarray) -> np.ndarray:
+def _geometric(ratio: Any, terms: Any) -> Any:
     one = ratio == 1
     return np.where(one, terms, (1 - ratio**terms) / np.where(one, 1, 1 - ratio))
 
 
-def _sum_of_inverse_weights(rounds: np.ndarray) -> np.ndarray:
+def _sum_of_inverse_weights(rounds: Any) -> Any:
     """Σ 1/(√t + 1) over t = 1, …, T."""
     if np.all(rounds <= 10**7):
         longest = int(rounds.max(initial=0))
@@ -164,18 +164,18 @@ def _sum_of_inverse_weights(rounds: np.ndarray) -> np.ndarray:
     return 2 * np.sqrt(rounds) - 2 * np.log1p(np.sqrt(rounds))  # the integral from 0, an upper bound
 
 
-def _steepest(level: np.ndarray) -> np.ndarray:
+def _steepest(level: Any) -> Any:
     return np.maximum(level, 1 - level)
 
 
-def _arguments(rounds: Numbers, level: Numbers, width: Scalar) -> tuple[np.ndarray, np.ndarray, float]:
+def _arguments(rounds: Numbers, level: Numbers, width: Scalar) -> tuple[Any, Any, float]:
     rounds, level = np.asarray(as_numbers("rounds", rounds), float), np.asarray(as_numbers("level", level), float)
     complain_at("rounds", rounds, ~((rounds >= 0) & ((rounds == np.floor(rounds)) | np.isinf(rounds))), "whole, from 0")
     complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
     return rounds, level, number("width", width, 0.0, open_low=True)
 
 
-def _discounts(discount: Numbers, open_high: bool = True) -> np.ndarray:
+def _discounts(discount: Numbers, open_high: bool = True) -> Any:
     beta = np.asarray(as_numbers("discount", discount), float)
     fine = (beta > 0) & ((beta < 1) if open_high else (beta <= 1))
     complain_at("discount", beta, ~fine, f"must lie in (0, 1{')' if open_high else ']'}")

@@ -65,12 +65,13 @@ def excess_regularizer(r: Numbers, level: Numbers, prior: Prior = Uniform()) -> 
     """
     r, level = _numbers(r, level)
     best = np.asarray(prior.quantile(level), float)
-    fall = moments.cdf_integral(prior, best) - level * best
+    with np.errstate(invalid="ignore"):
+        fall = moments.cdf_integral(prior, best) - level * best
     fall = np.where(np.isfinite(best), fall, _limit(prior, level))
     return np.maximum(moments.cdf_integral(prior, r) - level * r - fall, 0)[()]
 
 
-def _limit(prior: Prior, level: np.ndarray) -> np.ndarray:
+def _limit(prior: Prior, level: Any) -> Any:
     """∫cdf - αr as r runs to an infinite quantile, at levels 0 and 1."""
     return np.where(level > 0, -moments.mean(prior), 0.0)
 
@@ -109,7 +110,7 @@ def strong_convexity(prior: Prior = Uniform(), low: Numbers = None, high: Number
     return moments.least_density(prior, low, high)[()]
 
 
-def _numbers(r: Numbers, level: Numbers) -> tuple[np.ndarray, np.ndarray]:
+def _numbers(r: Numbers, level: Numbers) -> tuple[Any, Any]:
     r, level = np.asarray(as_numbers("r", r), float), np.asarray(as_numbers("level", level), float)
     complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
     return r, level

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 
-def least_between(edges: np.ndarray, values: np.ndarray, a: Any, b: Any) -> np.ndarray:
+def least_between(edges: Any, values: Any, a: Any, b: Any) -> Any:
     """
     Least value of a step function on segments [a, b].
 

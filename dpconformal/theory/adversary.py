@@ -1,0 +1,142 @@
+"""An adversary by search: sequences that are as bad for a learner as one can find."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.checks import Scalar, number, whole
+from dpconformal.learner import Learner, fresh_state, support_of
+from dpconformal.metrics import discounted_regret, regret
+from dpconformal.replay import replay
+
+
+class Hardest(NamedTuple):
+    """
+    What a search found.
+
+    Attributes
+    ----------
+    scores : ndarray, shape (T,)
+        The sequence.
+    regret : float
+        Of the learner on it, discounted if a discount was asked for.
+    """
+
+    scores: np.ndarray  # (T,)
+    regret: float
+
+
+def hardest_sequence(
+    learner: Learner,
+    level: Scalar,
+    rounds: int = 64,
+    discount: Scalar | None = None,
+    population: int = 128,
+    generations: int = 60,
+    seed: int = 0,
+) -> Hardest:
+    """
+    Search for the scores on which a learner regrets most.
+
+    A greedy adversary, which sees each threshold and answers with the end of the support, or the point just beyond the
+    threshold, that raises the regret most, starts beside random sequences; then the best are mutated and mixed for some
+    generations. Nothing is known of the learner but its thresholds.
+
+    Parameters
+    ----------
+    learner : Learner
+        With a bounded support.
+    level : float
+        Confidence level.
+    rounds : int
+        T.
+    discount : float, optional
+        For the discounted regret at the end.
+    population, generations : int
+        How hard to search: their product is the number of replays.
+    seed : int
+        Of the random numbers.
+
+    Returns
+    -------
+    Hardest
+        The sequence and its regret.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> found = hardest_sequence(dpc.ERM(), level=0.5, rounds=16, population=32, generations=5)
+    >>> bool(found.regret > dpc.theory.regret_bound(16, 0.5))
+    True
+    """
+    level = number("level", level, 0.0, 1.0)
+    rounds, population = whole("rounds", rounds, 1), whole("population", population, 8)
+    low, high = (float(end) for end in support_of(learner))
+    if not np.isfinite(high - low):
+        raise ValueError(f"learner has support [{low:g}, {high:g}]: an adversary needs a bounded one")
+
+    def regrets(scores: np.ndarray) -> Any:
+        run: Any = replay(learner, scores, [level])
+        return (regret(run) if discount is None else discounted_regret(run, discount))[:, 0]
+
+    rng = np.random.default_rng(seed)
+    sequences = _first_population(rng, population, rounds, float(level))
+    sequences[0] = _greedy(learner, float(level), rounds, low, high)
+    worth = regrets(low + (high - low) * sequences)
+    for _ in range(whole("generations", generations, 0)):
+        parents = sequences[np.argsort(-worth)[: population // 4]]
+        children = _offspring(rng, parents, population - len(parents))
+        sequences = np.concatenate([parents, children])
+        worth = regrets(low + (high - low) * sequences)
+    best = int(np.argmax(worth))
+    return Hardest(low + (high - low) * sequences[best], float(worth[best]))
+
+
+def _first_population(rng: np.random.Generator, size: int, rounds: int, level: float) -> np.ndarray:
+    """Coins that make every threshold equally good, coins of all kinds, and uniform scores; in [0, 1]."""
+    chance = np.where(np.arange(size) % 2, 1 - level, rng.random(size))[:, None]
+    sequences = (rng.random((size, rounds)) < chance).astype(float)
+    sequences[::4] = rng.random((len(sequences[::4]), rounds))
+    return sequences
+
+
+def _offspring(rng: np.random.Generator, parents: np.ndarray, size: int) -> np.ndarray:
+    """Splice two parents, then redraw a few scores, or swap two neighbouring stretches."""
+    rounds = parents.shape[1]
+    first, second = (parents[rng.integers(len(parents), size=size)] for _ in range(2))
+    children = np.where(np.arange(rounds) < rng.integers(0, rounds + 1, (size, 1)), first, second)
+    redrawn = rng.random((size, rounds)) < rng.choice([1.0, 2.0, 5.0], (size, 1)) / rounds
+    ends = rng.integers(0, 2, (size, rounds)).astype(float)
+    children = np.where(redrawn, np.where(rng.random((size, 1)) < 0.8, ends, rng.random((size, rounds))), children)
+    shift = rng.integers(-2, 3, size) * (rng.random(size) < 0.3)
+    return np.stack([np.roll(child, by) for child, by in zip(children, shift, strict=True)])
+
+
+def _greedy(learner: Any, level: float, rounds: int, low: float, high: float) -> np.ndarray:
+    """Answer each threshold with what raises the regret most, so far as one round can tell."""
+    state = fresh_state(learner, rounds, jnp.result_type(float))
+    scores: list[float] = []
+    for _ in range(rounds):
+        r = float(np.asarray(learner.quantile(state, jnp.asarray([level])))[0])
+        inside = min(max(r, low), high)
+        nudge = 1e-3 * (high - low)
+        options = [low, high, min(inside + nudge, high), max(inside - nudge, low)]
+
+        def worth(s: float, r: float = r) -> tuple[float, float]:
+            """Loss of the round, less what it adds to the least loss in hindsight; of equal ones the larger loss."""
+            paid = (r - s) * (1 - level) if r >= s else (s - r) * level
+            growth = paid - (_least_loss([*scores, s], level) - _least_loss(scores, level))
+            return round(growth / (high - low), 9), paid
+
+        scores.append(max(options, key=worth))
+        state = learner.observe(state, jnp.asarray(scores[-1]))
+    return (np.array(scores) - low) / (high - low)
+
+
+def _least_loss(scores: list[float], level: float) -> float:
+    if not scores:
+        return 0.0
+    values = np.sort(scores)
+    best = values[max(int(np.ceil(level * values.size)) - 1, 0)]
+    return float(np.sum(np.maximum(best - values, 0) * (1 - level) + np.maximum(values - best, 0) * level))

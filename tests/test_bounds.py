@@ -1,0 +1,270 @@
+"""Bounds: none is broken by random, exhaustive or searched sequences; each has its rate, and comes close."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import BELIEFS, PRIORS, sequences
+
+import dpconformal as dpc
+from dpconformal import theory
+from dpconformal.theory import lines, optimality, path
+from dpconformal.theory.path_bound import discounted_regret, running_regret
+
+LEVELS = np.array([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
+
+
+def families(rng, count, rounds):
+    """Random sequences of six kinds, `count` in all."""
+    size = (-(-count // 6), rounds)
+    kinds = [
+        rng.random(size),
+        (rng.random(size) < rng.random((size[0], 1))).astype(float),
+        rng.beta(0.3, 0.3, size),
+        (np.arange(rounds) + rng.integers(0, 2, (size[0], 1))) % 2 + 0.0 * rng.random(size),
+        np.clip(np.cumsum(0.2 * rng.standard_normal(size), axis=1) + 0.5, 0, 1),
+        rng.choice([0.0, 0.5, 1.0], size),
+    ]
+    return np.concatenate(kinds)[:count]
+
+
+@pytest.mark.parametrize(
+    ("learner", "bound"),
+    [
+        (dpc.Exact(), lambda T: theory.regret_bound(T, LEVELS)),
+        (dpc.Quantized(5), lambda T: theory.quantized_regret_bound(T, LEVELS, 5)),
+        (dpc.Quantized(), lambda T: theory.quantized_regret_bound(T, LEVELS)),
+        (dpc.Exact(discount=0.8), lambda T: theory.discounted_regret_bound(T, LEVELS, 0.8)),
+        (
+            dpc.Exact(discount=0.8, schedule=dpc.schedules.Constant(0.1)),
+            lambda T: theory.discounted_regret_bound(T, LEVELS, 0.8, weight=0.1),
+        ),
+    ],
+    ids=["theorem 2", "theorem 5", "theorem 5, √T bins", "theorem 6", "theorem 6, other λ"],
+)
+def test_no_random_sequence_breaks_a_bound(learner, bound):
+    """A hundred thousand for each theorem."""
+    rng, rounds, worst = np.random.default_rng(0), 24, -np.inf
+    for _ in range(10):
+        run = dpc.replay(learner, families(rng, 10_000, rounds), LEVELS)
+        beta = learner.discount
+        found = dpc.metrics.regret(run) if beta is None else dpc.metrics.discounted_regret(run, beta)
+        worst = max(worst, np.max(found - bound(rounds)))
+    assert worst <= 1e-9
+
+
+def test_no_short_sequence_of_two_or_three_values_breaks_the_bound():
+    for values, rounds in (((0.0, 1.0), 12), ((0.0, 0.4, 1.0), 7)):
+        every = np.array(list(itertools.product(values, repeat=rounds)))
+        found = dpc.metrics.regret(dpc.replay(dpc.Exact(), every, LEVELS))
+        assert np.all(found <= theory.regret_bound(rounds, LEVELS) + 1e-9)
+    # The worst of 4,096 is close: 94 % of the bound at level 0.5.
+    assert found.shape[0] == 3**7
+    every = np.array(list(itertools.product((0.0, 1.0), repeat=12)))
+    worst = dpc.metrics.regret(dpc.replay(dpc.Exact(), every, LEVELS)).max(axis=0) / theory.regret_bound(12, LEVELS)
+    assert 0.9 < worst[3] < 1
+
+
+@pytest.mark.parametrize(
+    ("learner", "level", "bound", "closeness"),
+    [
+        (dpc.Exact(), 0.5, theory.regret_bound(64, 0.5), 0.97),
+        (dpc.Exact(), 0.9, theory.regret_bound(64, 0.9), 0.35),
+        (dpc.Quantized(8), 0.5, theory.quantized_regret_bound(64, 0.5, 8), 0.35),
+        (dpc.Exact(discount=0.9), 0.5, theory.discounted_regret_bound(64, 0.5, 0.9), 0.9),
+    ],
+)
+def test_no_searched_sequence_breaks_a_bound(learner, level, bound, closeness):
+    """An adversary that sees the thresholds and searches: it comes close, and stays below."""
+    found = theory.hardest_sequence(learner, level, 64, learner.discount, population=64, generations=40)
+    assert closeness * bound < found.regret <= bound
+    run = dpc.replay(learner, found.scores, [level])
+    assert found.regret <= theory.path_bound(run)[0] + 1e-12
+    beta = learner.discount
+    again = dpc.metrics.regret(run) if beta is None else dpc.metrics.discounted_regret(run, beta)
+    assert again[0] == pytest.approx(found.regret, abs=1e-12)
+
+
+def test_a_learner_without_a_leash_is_found_out():
+    found = theory.hardest_sequence(dpc.ERM(), 0.5, 64, population=32, generations=3)
+    assert found.regret > 3 * theory.regret_bound(64, 0.5)
+
+
+@pytest.mark.parametrize("name", BELIEFS)
+def test_bound_and_optimality_hold_on_every_path_and_horizon(name):
+    """Any schedule, quantized or discounted, from a fresh state or an earlier one."""
+    learner, levels = BELIEFS[name], np.array([0.05, 0.5, 0.9])
+    every = np.stack(list(sequences(96).values()))
+    first = dpc.replay(learner, every[:, :32], levels)
+    for run in (dpc.replay(learner, every[:, 32:], levels), dpc.replay(learner, every[:, 32:], levels, first.state)):
+        for _, one in path.sequences(run):
+            here = path.path_of(one)
+            assert np.abs(optimality.optimality_gap(here)).max() < 1e-12
+            fading = learner.discount is not None
+            found = discounted_regret(here, np.arange(1, 65)) if fading else running_regret(here)
+            assert np.all(found.regret <= found.bound + 1e-12)
+
+
+def falling(t, xp=jnp):
+    """h_t = 5 until round 6, then 1: the regularised leader is let off its leash."""
+    return xp.where(t <= 6, 5 / (4 + t), 1 / t)
+
+
+PATHS = {
+    "theorem 2": ({}, None, lambda t: 1 / np.sqrt(t)),
+    "falling concentration": ({"schedule": falling}, None, lambda t: falling(t, np)),
+    "theorem 5": ({}, 6, lambda t: 1 / np.sqrt(t)),
+    "theorem 6": ({"discount": 0.9}, None, lambda t: np.sqrt(0.1) / (0.9 + np.sqrt(0.1))),
+    "theorems 5 and 6": ({"discount": 0.9}, 6, lambda t: np.sqrt(0.1) / (0.9 + np.sqrt(0.1))),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*itertools.product(["shifted"], PATHS), ("beta", "theorem 2"), ("histogram", "falling concentration")],
+)
+def test_the_bound_of_a_path_is_the_sum_of_its_terms(name, kind):
+    prior, twin = PRIORS[name]
+    options, bins, lam = PATHS[kind]
+    low, high = prior.support
+    scores, levels = low + (high - low) * np.random.default_rng(3).random(12), np.array([0.3, 0.8])
+    learner = dpc.Exact(prior, **options) if bins is None else dpc.Quantized(bins, prior, **options)
+    noted = scores if bins is None else reference.to_bin_centre(scores, bins, low, high)
+    start = dpc.replay(learner, scores[:3], levels).state
+    run = dpc.replay(learner, scores[3:], levels, start)
+    beta = learner.discount
+
+    def weight(t):
+        odds = lam(max(t, 2)) / (1 - lam(max(t, 2)))
+        return odds * (t - 1) if beta is None else (odds * beta ** (1 - t) + 1) / (1 - beta)
+
+    for a, level in enumerate(levels):
+        thresholds = np.asarray(run.thresholds)[:, a]
+        psi = functools.partial(theory.excess_regularizer, level=level, prior=prior)
+        want = reference.path_bound(scores[3:], noted[3:], thresholds, level, weight, beta, psi, twin.pdf, noted[:3])
+        assert theory.path_bound(run)[a] == pytest.approx(want, rel=1e-9)
+
+
+def test_rates_of_the_bounds():
+    T = 10.0 ** np.arange(4, 9)
+
+    def slope(x, y):
+        return np.polyfit(np.log(x), np.log(y), 1)[0]
+
+    assert slope(T, theory.regret_bound(T, 0.9)) == pytest.approx(0.5, abs=0.02)
+    assert slope(T, theory.quantized_regret_bound(T, 0.9)) == pytest.approx(0.5, abs=0.02)
+    low, high = theory.coverage_bound(T, 0.5)
+    assert slope(T, high - low) == pytest.approx(-0.5, abs=0.01)
+    assert slope(T, theory.excess_risk_bound(T, 0.5)) == pytest.approx(-0.5, abs=0.01)
+    beta = 1 - 10.0 ** -np.arange(2, 7)
+    assert slope(1 - beta, theory.discounted_regret_bound(np.inf, 0.5, beta)) == pytest.approx(-0.5, abs=1e-9)
+    assert slope(1 - beta, theory.discounted_lower_bound(np.inf, 0.5, beta)) == pytest.approx(-0.5, abs=0.01)
+    # Theorem 6 as printed, times max(α, 1 - α)²: R/√(1 - β) in the limit.
+    np.testing.assert_allclose(theory.discounted_regret_bound(np.inf, 1.0, beta), 1 / np.sqrt(1 - beta), rtol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def coins():
+    """Scores at the ends of the support, the upper one with probability 1 - α: no threshold is better than another."""
+    level, rng = 0.7, np.random.default_rng(5)
+    return level, (rng.random((60, 3000)) < 1 - level).astype(float)
+
+
+def test_rates_and_the_lower_bound_are_seen_in_runs(coins):
+    level, scores = coins
+    run = dpc.replay(dpc.Exact(), scores, [level])
+    curve = dpc.metrics.regret(run, running=True)[..., 0].mean(axis=0)
+    late = np.arange(100, 3000)
+    slope = np.polyfit(np.log(late + 1), np.log(curve[late]), 1)[0]
+    assert slope == pytest.approx(0.5, abs=0.08)
+    assert curve[-1] > theory.discounted_lower_bound(3000, level, 1.0)
+    found = []
+    discounts = 1 - np.geomspace(0.1, 0.003, 5)
+    for beta in discounts:
+        fading = dpc.metrics.discounted_regret(dpc.replay(dpc.Exact(discount=beta), scores, [level]), beta)[:, 0]
+        error = fading.std() / np.sqrt(fading.size)
+        assert fading.mean() + 3 * error > theory.discounted_lower_bound(3000, level, beta)
+        assert fading.max() <= theory.discounted_regret_bound(3000, level, beta)
+        found.append(fading.mean())
+    # Every method pays R/2 · E|D|, whatever it does.
+    weights = discounts[0] ** np.arange(2999, -1, -1.0)
+    gain = np.abs((scores * -level + (1 - scores) * (1 - level)) @ weights) / 2
+    error = np.std(gain) / np.sqrt(gain.size)
+    assert found[0] == pytest.approx(gain.mean(), abs=4 * error)
+    assert np.polyfit(np.log(1 - discounts), np.log(found), 1)[0] == pytest.approx(-0.5, abs=0.1)
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    """Thresholds after 200 iid scores in 2,000 data sets, under a prior that is wrong."""
+    truth, levels = dpc.priors.Beta(2, 5), np.array([0.1, 0.5, 0.8, 0.9, 0.99])
+    scores = np.random.default_rng(11).beta(2, 5, (2000, 201))
+    prior = dpc.priors.Histogram([0, 0.5, 1], [1, 9])
+    run = dpc.replay(dpc.Exact(prior), scores, levels)
+    return truth, prior, levels, run
+
+
+def test_coverage_band_holds_at_its_rate(simulated):
+    """Theorem 3, for all levels at once, and Theorem 4: broken in at most a share δ of the data sets."""
+    truth, prior, levels, run = simulated
+    last = np.asarray(run.thresholds)[:, -1]
+    covered = np.asarray(truth.cdf(last))
+    for delta in (0.5, 0.1):
+        low, high = theory.coverage_bound(201, levels, delta)
+        broken = np.mean(np.any((covered < low) | (covered > high), axis=1))
+        assert broken <= delta + 3 * np.sqrt(delta * (1 - delta) / 2000)
+        risk = theory.excess_regularizer(last, levels, truth)
+        late = np.mean(np.any(risk > theory.excess_risk_bound(201, levels, delta, prior), axis=1))
+        assert late <= delta + 3 * np.sqrt(delta * (1 - delta) / 2000)
+    # Halved around the level, the band would be broken all the time: it is not wide for nothing.
+    narrow = levels + (low - levels) / 4, levels + (high - levels) / 4
+    assert np.mean(np.any((covered < narrow[0]) | (covered > narrow[1]), axis=1)) > 0.5
+
+
+def test_finite_sample_bracket_holds_on_average(simulated):
+    _, _, levels, run = simulated
+    seen = np.mean(np.asarray(run.scores)[:, -1, None] <= np.asarray(run.thresholds)[:, -1], axis=0)
+    low, high = theory.coverage_bracket(levels, 200, theory.concentration(201))
+    error = 3 * np.sqrt(seen * (1 - seen) / 2000)
+    assert np.all((seen >= low - error) & (seen <= high + error))
+
+
+def test_extreme_priors_attain_both_ends_of_the_bracket():
+    scores = np.random.default_rng(2).random((4000, 100))
+    low, high = theory.coverage_bracket(0.9, 100, 5.0)
+    assert (round(float(low), 4), round(float(high), 4)) == (0.8911, 0.9406)
+    seen = []
+    for masses in ([1.0, 1e-6], [1e-6, 1.0]):
+        prior = dpc.priors.Histogram([0, 1e-9, 1] if masses[0] == 1 else [0, 1 - 1e-9, 1], masses)
+        learner = dpc.Exact(prior, dpc.schedules.Dirichlet(5.0))
+        state = dpc.replay(learner, scores, [0.9], keep="summary").state
+        seen.append(np.mean(jax.vmap(lambda s, learner=learner: learner.quantile(s, 0.9))(state)))
+    # The mean of F(r) over uniform scores is the coverage probability; its standard error is below 5e-4.
+    assert seen[0] == pytest.approx(low, abs=2e-3)
+    assert seen[1] == pytest.approx(high, abs=2e-3)
+
+
+def test_corrected_level_is_valid_in_finite_samples():
+    n, a = np.arange(0, 300), np.array([0.5, 5.0, 40.0])[:, None]
+    for level in (0.1, 0.5, 0.9, 0.99):
+        asked = theory.corrected_level(level, n, a)
+        low = theory.coverage_bracket(asked, n, a)[0]
+        assert np.all((low >= level - 1e-12) | (asked == 1))
+        assert np.all(asked <= 1)
+    # Split conformal is the belief with concentration 1 and a prior at the upper end.
+    np.testing.assert_allclose(theory.corrected_level(0.9, 99, 1.0), (0.9 * 100 + 1) / 100)
+
+
+def test_the_band_of_coverage_frequencies_holds_at_its_rate(simulated):
+    """The certificate's band: 2,000 iid runs leave it with probability δ at most, a level; drift does."""
+    _, _, _, run = simulated
+    outside = []
+    for _, one in path.sequences(run._replace(thresholds=run.thresholds[:500], scores=run.scores[:500])):
+        outside.append(lines.coverage(one, path.path_of(one), 0.1).round > 0)
+    assert np.all(np.mean(outside, axis=0) <= 0.1 + 3 * np.sqrt(0.09 / 500))
+    rising = np.linspace(0, 1, 2000)
+    assert not theory.certify(dpc.replay(dpc.Exact(), rising, [0.5, 0.9])).passed

@@ -1,0 +1,181 @@
+"""Certificates: they pass where the theorems apply, and say what is wrong and where if something is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from cases import BELIEFS, sequences
+
+import dpconformal as dpc
+from dpconformal.theory import certify
+
+LEVELS = [0.5, 0.7, 0.9]
+IID = np.random.default_rng(3).random(400)
+
+
+def line(certificate, check, level):
+    return certificate.dataset.sel(check=check, level=level)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return dpc.replay(dpc.Exact(), IID, LEVELS)
+
+
+@pytest.mark.parametrize("name", BELIEFS)
+def test_every_belief_keeps_what_is_promised_for_any_sequence(name):
+    every = np.stack(list(sequences(96).values()))
+    certificate = certify(dpc.replay(BELIEFS[name], every, LEVELS))
+    promised = certificate.dataset.sel(check=["order", "optimality", "regret", "discounted regret"])
+    assert not (promised.verdict == "FAIL").any()
+    claimed = {"order", "optimality", "regret" if BELIEFS[name].discount is None else "discounted regret"}
+    for check in promised.check.values:
+        assert (promised.verdict.sel(check=check) == ("pass" if check in claimed else "no claim")).all()
+    iid = list(sequences(96)).index("uniform")
+    assert not (certificate.dataset.verdict.isel(batch=iid) == "FAIL").any()
+
+
+def test_numbers_are_those_of_the_metrics(run):
+    table = certify(run).dataset
+    np.testing.assert_allclose(table.seen.sel(check="regret"), dpc.metrics.regret(run), atol=1e-12)
+    np.testing.assert_allclose(table.high.sel(check="regret"), dpc.theory.path_bound(run), atol=1e-12)
+    np.testing.assert_allclose(table.seen.sel(check="coverage"), dpc.metrics.coverage(run))
+    fading = dpc.replay(dpc.Quantized(20, discount=0.95), IID, LEVELS)
+    table = certify(fading).dataset
+    seen, bound = table.sel(check="discounted regret").seen, table.sel(check="discounted regret").high
+    np.testing.assert_allclose(seen, dpc.metrics.discounted_regret(fading, 0.95), atol=1e-12)
+    np.testing.assert_allclose(bound, dpc.theory.path_bound(fading), atol=1e-12)
+    assert table.attrs["rounds"] == 400
+
+
+def test_one_tampered_threshold_is_found(run):
+    r = float(run.thresholds[321, 1])
+    for change in (1e-3, -1e-3, 1e-7):
+        certificate = certify(run._replace(thresholds=run.thresholds.at[321, 1].set(r + change)))
+        assert not certificate.passed
+        assert line(certificate, "optimality", 0.7)["round"] == 322
+        assert set(certificate.dataset.level.values[(certificate.dataset.verdict == "FAIL").any("check")]) == {0.7}
+    assert any("optimality, level 0.7" in text and "from round 322 on" in text for text in certificate.failures)
+
+
+def test_thresholds_that_cross_are_found(run):
+    swapped = run.thresholds.at[99].set(run.thresholds[99, ::-1])
+    certificate = certify(run._replace(thresholds=swapped))
+    assert line(certificate, "order", 0.5)["round"] == line(certificate, "order", 0.9)["round"] == 100
+    assert line(certificate, "order", 0.7).verdict == "FAIL"
+
+
+def test_thresholds_that_know_the_future_are_found(run):
+    ahead = jnp.roll(run.thresholds, -1, axis=0)
+    assert line(certify(run._replace(thresholds=ahead)), "optimality", 0.5).verdict == "FAIL"
+
+
+def test_a_score_that_was_changed_afterwards_is_found(run):
+    changed = run._replace(scores=run.scores.at[10].set(0.999))
+    assert line(certify(changed), "optimality", 0.5)["round"] >= 12
+
+
+def test_another_schedule_than_claimed_is_found(run):
+    claimed = run._replace(learner=dpc.Exact(schedule=dpc.schedules.Dirichlet(5.0)))
+    assert not certify(claimed).passed
+
+
+def test_following_the_leader_fails_on_switching_scores():
+    scores = 1 - dpc.streams.alternating(400)
+    certificate = certify(dpc.replay(dpc.ERM(), scores, LEVELS))
+    failed = line(certificate, "regret", 0.5)
+    assert failed.verdict == "FAIL"
+    assert failed.seen > 90 > failed.high
+    assert 1 < failed["round"] < 20
+    assert line(certificate, "regret", 0.7).verdict == "pass"
+    assert line(certificate, "optimality", 0.5).verdict == "no claim"
+    # The leash is what makes the difference.
+    assert certify(dpc.replay(dpc.Exact(), scores, LEVELS)).passed
+
+
+def test_a_drop_in_the_middle_of_a_discounted_run_is_found():
+    fading = dpc.replay(dpc.Exact(discount=0.9), IID, LEVELS)
+    wrong = fading.thresholds.at[100:140, 0].set(1.0)
+    certificate = certify(fading._replace(thresholds=wrong))
+    failed = line(certificate, "discounted regret", 0.5)
+    assert 100 <= failed["round"] <= 140
+    assert abs(failed.seen) < failed.high  # at the end it is forgotten
+
+
+def test_shifted_coverage_fails_the_band(run):
+    low = certify(run._replace(thresholds=run.thresholds * 0.8, learner=None))
+    assert line(low, "coverage", 0.9).verdict == "FAIL"
+    assert certify(run._replace(learner=None)).passed
+
+
+def test_a_smaller_delta_widens_the_band(run):
+    wide, narrow = (certify(run, delta).dataset.sel(check="coverage") for delta in (1e-4, 0.2))
+    assert np.all(wide.low < narrow.low)
+    assert np.all(wide.high > narrow.high)
+
+
+def test_a_run_in_two_parts_passes_in_both(run):
+    for learner in (dpc.Exact(), dpc.Exact(discount=0.95), dpc.Quantized(20)):
+        first = dpc.replay(learner, IID[:150], LEVELS)
+        second = dpc.replay(learner, IID[150:], LEVELS, first.state)
+        assert certify(first).passed
+        assert certify(second).passed
+        assert not certify(second._replace(start=None)).passed  # without its past it is another belief
+
+
+def test_prints_well(run):
+    text = repr(certify(run))
+    assert "all lines pass" in text
+    assert "no claim for this learner: discounted regret" in text
+    assert max(len(row) for row in text.splitlines()) <= 100
+    html = certify(run)._repr_html_()
+    assert html.startswith("<pre>")
+    assert "&lt;" not in text
+    batch = certify(dpc.replay(dpc.ERM(), np.stack([IID, 1 - dpc.streams.alternating(400)]), LEVELS))
+    assert "2 sequences" in repr(batch)
+    assert "FAIL in 1 from round" in repr(batch)
+    assert batch.failures[0].startswith("batch 1, regret, level 0.5")
+
+
+def test_dataset_goes_to_a_file_and_back(run, tmp_path):
+    table = certify(run).dataset
+    table.to_netcdf(tmp_path / "certificate.nc", engine="scipy")
+    with xr.open_dataset(tmp_path / "certificate.nc", engine="scipy") as back:
+        assert (back.verdict.astype(str) == table.verdict).all()
+        np.testing.assert_allclose(back.high, table.high)
+
+
+def test_runs_of_no_and_one_round_and_many_axes():
+    assert certify(dpc.replay(dpc.Exact(), [], LEVELS)).passed
+    assert certify(dpc.replay(dpc.Exact(discount=0.9), [], LEVELS)).passed
+    assert certify(dpc.replay(dpc.ERM(), [], LEVELS)).passed
+    assert certify(dpc.replay(dpc.Exact(), [0.3], LEVELS)).passed
+    table = certify(dpc.replay(dpc.Exact(), IID.reshape(2, 2, 100), LEVELS)).dataset
+    assert table.seen.dims == ("batch_0", "batch_1", "check", "level")
+
+
+def test_single_precision_passes_and_is_found_out_all_the_same():
+    with jax.enable_x64(False):
+        run = dpc.replay(dpc.Exact(discount=0.99), IID, LEVELS)
+        assert run.thresholds.dtype == jnp.float32
+        certificate = certify(run)
+        assert certificate.passed
+        assert certificate.dataset.level.values.tolist() == LEVELS
+        assert not certify(run._replace(thresholds=run.thresholds.at[200, 0].add(0.01))).passed
+
+
+def test_what_cannot_be_certified_is_refused(run):
+    changing = np.tile([0.5, 0.9], (400, 1))
+    with pytest.raises(ValueError, match="they change by round"):
+        certify(dpc.replay(dpc.Exact(), IID, changing))
+    with pytest.raises(ValueError, match=r"delta = 1\.0"):
+        certify(run, delta=1.0)
+    with pytest.raises(ValueError, match="run is a Summary"):
+        certify(dpc.replay(dpc.Exact(), IID, LEVELS, keep="summary"))
+    with pytest.raises(ValueError, match="run is a ndarray"):
+        certify(np.zeros(3))
+    with pytest.raises(ValueError, match="outside jit"):
+        jax.jit(lambda t: certify(run._replace(thresholds=t)).passed)(run.thresholds)
+    with pytest.raises(ValueError, match="only Exact and Quantized"):
+        dpc.theory.path_bound(dpc.replay(dpc.ERM(), IID, LEVELS))
