@@ -1,5 +1,6 @@
 """The command line: ``dpconformal experiment NAME``."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,24 +20,46 @@ app.add_typer(experiment, name="experiment")
 Out = Annotated[Path | None, typer.Option(help="Folder to write to.  [default: results/NAME]", show_default=False)]
 
 
-def _cell(value: Any) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return "" if value != value else f"{value:.3g}"  # NaN: nothing to say
+def _cells(frame: Any) -> dict[str, list[str]]:
+    """Write a table's numbers; a standard error stands beside what it belongs to, and repeated labels only once."""
+    columns: dict[str, list[str]] = {}
+    for name in frame.columns:
+        values = list(frame[name])
+        if not isinstance(values[0], float):
+            again = [i > 0 and values[i] == values[i - 1] for i in range(len(values))]
+            repeats = not columns and frame[name].dtype.kind not in "iu"
+            columns[name] = ["" if repeats and same else str(v) for v, same in zip(values, again, strict=True)]
+        elif not name.endswith(" se"):
+            error = frame[f"{name} se"] if f"{name} se" in frame else [None] * len(values)
+            columns[name] = [
+                _number(v) + (f" ±{e:.1g}" if e and v == v else "") for v, e in zip(values, error, strict=True)
+            ]
+    return columns
 
 
-def _finish(data: Any, out: Path | None) -> None:
-    """Print the table, write the files, say where they are."""
+def _number(value: float) -> str:
+    if value != value:  # NaN: nothing to say
+        return ""
+    if abs(value) >= 1000 or abs(value) < 1e-9:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def _finish(data: Any, out: Path | None, rows: Callable[[Any], Any] = lambda frame: frame) -> None:
+    """Print the table, or some of its rows, write the files, say where they are."""
     console = Console()
     name = data.attrs["experiment"]
-    frame = experiments.table(data).reset_index()
-    shown = Table(box=box.SIMPLE_HEAD, title=name, title_justify="left", title_style="bold")
-    for column in frame.columns:
-        numeric = frame[column].dtype.kind in "fiu"
-        shown.add_column(str(column), justify="right" if numeric else "left")
-    for row in frame.itertuples(index=False):
-        shown.add_row(*(_cell(value) for value in row))
+    whole = experiments.table(data).reset_index()
+    frame = rows(whole)
+    shown = Table(box=box.SIMPLE_HEAD, title=name, title_justify="left", title_style="bold", padding=(0, 1, 0, 0))
+    columns = _cells(frame)
+    for column in columns:
+        shown.add_column(column, justify="right" if frame[column].dtype.kind in "fiu" else "left", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        shown.add_row(*row)
     console.print(shown)
+    if len(frame) < len(whole):
+        console.print(f"an excerpt of the {len(whole)} rows in {name}.csv")
     files = experiments.save(data, out or Path("results") / name)
     verdict = "[green]passes[/green]" if data.attrs["certified"] else "[red]FAILS[/red]"
     console.print(f"certificate of our own runs: {verdict}")
@@ -49,7 +72,7 @@ def monotonicity(
     rounds: Annotated[int, typer.Option(help="Rounds of each.")] = 50,
     out: Out = None,
 ) -> None:
-    """Do thresholds of two levels cross? Iid scores; MultiOGD, MultiMVP, ERM and ours."""
+    """Count crossings of two levels on iid scores: MultiOGD, MultiMVP, ERM and ours."""
     _finish(experiments.monotonicity(seeds, rounds), out)
 
 
@@ -59,7 +82,7 @@ def switching(
     seeds: Annotated[int, typer.Option(help="Runs of MVP, which tosses coins.")] = 20,
     out: Out = None,
 ) -> None:
-    """Scores that jump between 1 and 0: regret of OGD, MVP, ERM and ours."""
+    """Measure regret on scores that jump between 1 and 0: OGD, MVP, ERM and ours."""
     _finish(experiments.switching(rounds, seeds), out)
 
 
@@ -85,9 +108,40 @@ def stock(
     cache: Annotated[bool, typer.Option(help="Keep the fitted scores on disk for the next time.")] = True,
     out: Out = None,
 ) -> None:
-    """Errors of a GARCH forecast of volatility: ACI, MVP, ERM and ours."""
+    """Bound the errors of a GARCH forecast of volatility: ACI, MVP, ERM and ours."""
     data = experiments.stock(prices, column, start, end, refit_every, level, seeds, cache=None if cache else False)
     _finish(data, out)
+
+
+@experiment.command()
+def drift(
+    seeds: Annotated[int, typer.Option(help="Simulated data sets of each stream.")] = 20,
+    rounds: Annotated[int, typer.Option(help="Rounds of each.")] = 3000,
+    window: Annotated[int, typer.Option(help="Rounds of a window.")] = 250,
+    level: Annotated[float, typer.Option(help="Confidence level.")] = 0.9,
+    out: Out = None,
+) -> None:
+    """Follow streams that change: discounted beliefs, ACI, DtACI, SAOCP and PID."""
+    _finish(experiments.drift(seeds, rounds, window, level), out)
+
+
+@experiment.command()
+def frequentist(
+    seeds: Annotated[int, typer.Option(help="Simulated data sets.")] = 200,
+    level: Annotated[float, typer.Option(help="Confidence level.")] = 0.9,
+    out: Out = None,
+) -> None:
+    """Compare ERM, split conformal and Dirichlet-process beliefs on 5 to 5,000 iid scores, under three priors."""
+    _finish(experiments.frequentist(seeds, level), out, _by_count)
+
+
+def _by_count(frame: Any) -> Any:
+    """Put a few numbers of scores side by side."""
+    frame = frame[frame["count"].isin([10, 1000])]
+    wide = frame.pivot(index=["prior", "method"], columns="count", values=["coverage", "excess risk"])
+    brief = {"coverage": "cover", "excess risk": "risk"}
+    wide.columns = [f"{brief[name]} {count}" for name, count in wide.columns]
+    return wide.loc[frame[["prior", "method"]].drop_duplicates().itertuples(index=False, name=None)].reset_index()
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dpconformal.experiments.drift import drift, plot_drift, tabulate_drift
+from dpconformal.experiments.frequentist import frequentist, plot_frequentist, tabulate_frequentist
 from dpconformal.experiments.monotonicity import monotonicity, plot_monotonicity, tabulate_monotonicity
 from dpconformal.experiments.prior import plot_prior, prior, tabulate_prior
 from dpconformal.experiments.stock import plot_stock, stock, tabulate_stock
@@ -39,6 +41,8 @@ EXPERIMENTS = {
     "switching": Experiment(switching, tabulate_switching, plot_switching),
     "stock": Experiment(stock, tabulate_stock, plot_stock),
     "prior": Experiment(prior, tabulate_prior, plot_prior),
+    "drift": Experiment(drift, tabulate_drift, plot_drift),
+    "frequentist": Experiment(frequentist, tabulate_frequentist, plot_frequentist),
 }
 
 
