@@ -15,7 +15,7 @@ help:
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation site, in docs/_build/html"
-	@echo "make pictures       draw the pictures of README and docs anew"
+	@echo "make pictures       draw the pictures of README and docs anew (three minutes)"
 
 # Versions under test are pinned for the interpreters that have a list; others resolve the lower bounds.
 comma := ,

@@ -48,3 +48,11 @@ for name, learner in METHODS.items():
     figure = dpc.plots.behaviour(learner)
     figure.savefig(HERE / f"behaviour_{name}.png", dpi=90)
     plt.close(figure)
+
+for name, experiment in dpc.experiments.EXPERIMENTS.items():
+    data = experiment.run()
+    assert data.attrs["certified"], name
+    figure = dpc.experiments.plot(data)
+    figure.savefig(HERE / f"experiment_{name}.png", dpi=110)
+    plt.close(figure)
+    print(dpc.experiments.table(data).to_string())

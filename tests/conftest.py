@@ -1,6 +1,7 @@
 """Test settings: 64-bit and strict JAX, shapes checked at run time, warnings as errors."""
 
 import os
+import pathlib
 
 import hypothesis
 import jax
@@ -14,6 +15,12 @@ _hook.__enter__()
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Most of the suite's time is compilation, much of it of the same programs in different tests and workers.
+_programs = pathlib.Path(__file__).parent.parent / ".pytest_cache" / f"programs-jax-{jax.__version__}"
+jax.config.update("jax_compilation_cache_dir", str(_programs))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 collect_ignore = ["benchmarks"]  # they need packages that the tests do not
 

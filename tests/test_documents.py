@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 mpl.use("Agg")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/speed.md", "docs/baselines.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/speed.md", "docs/baselines.md", "docs/theory.md", "docs/experiments.md"])
 def test_examples_run(page):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
@@ -36,6 +36,17 @@ def test_every_learner_has_a_card_a_picture_and_a_place_in_the_reference():
         assert f"images/behaviour_{name}.png" in page
         assert (ROOT / "docs" / "images" / f"behaviour_{name}.png").exists()
         assert f"   {name}\n" in reference
+
+
+def test_every_experiment_has_a_picture_and_every_public_name_a_place():
+    page, reference = (ROOT / "docs" / "experiments.md").read_text(), (ROOT / "docs" / "api.md").read_text()
+    for name in dpc.experiments.EXPERIMENTS:
+        assert f"dpconformal experiment {name}" in page
+        assert f"images/experiment_{name}.png" in page
+        assert (ROOT / "docs" / "images" / f"experiment_{name}.png").exists()
+        assert f"   experiments.{name}\n" in reference
+    for name in dpc.theory.__all__:
+        assert f"   theory.{name}\n" in reference
 
 
 def test_monotone_on_a_card_means_a_belief():
