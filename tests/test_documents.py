@@ -14,7 +14,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 mpl.use("Agg")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/speed.md", "docs/baselines.md", "docs/theory.md", "docs/experiments.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "docs/quickstart.md", "docs/speed.md", "docs/baselines.md", "docs/theory.md", "docs/experiments.md"],
+)
 def test_examples_run(page):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks

@@ -46,10 +46,10 @@ class Certificate:
                 for dim, i in zip(table.verdict.dims, index, strict=True)
                 if dim in _batch_axes(table)
             )
-            found.append(
-                f"{batch}{here.check.item()}, level {float(here.level):g}: {float(here.seen):.4g} is outside "
-                f"[{float(here.low):.4g}, {float(here.high):.4g}], from round {int(here['round']):,} on"
-            )
+            seen, low, high = (float(here[name]) for name in ("seen", "low", "high"))
+            wrong = f"exceeds {high:.4g}" if seen > high or not low > -np.inf else f"is below {low:.4g}"
+            what = f"{batch}{here.check.item()}, level {float(here.level):g}"
+            found.append(f"{what}: {seen:.4g} {wrong}{_since(here.check.item(), int(here['round']))}")
         return found
 
     def __repr__(self) -> str:
@@ -100,9 +100,14 @@ def _rows(table: Any, check: str) -> list[tuple[str, ...]]:
         allowed = f"≤ {high:.4g}" if not low > 0 else f"{low:.4f} … {high:.4f}"
         first = int(here["round"].values.ravel()[tight])
         verdict = verdicts[0] if verdicts.size == 1 else (f"FAIL in {failed:,}" if failed else "pass")
-        where = f" from round {first:,}" if failed else ""
+        where = _since(check, first) if failed else ""
         rows.append((check if i == 0 else "", f"{float(here.level):g}", f"{seen:.4g}", allowed, verdict + where))
     return rows
+
+
+def _since(check: str, first: int) -> str:
+    """Say from when on a check fails; coverage is one number for all rounds."""
+    return "" if check == "coverage" else f" from round {first:,} on"
 
 
 def _used(here: Any) -> Any:
@@ -148,7 +153,7 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     True
     >>> wrong = run._replace(thresholds=run.thresholds.at[321, 1].set(0.1))
     >>> print("; ".join(dpc.theory.certify(wrong).failures))  # doctest: +ELLIPSIS
-    order, level 0.5: 1 is outside [0, 0], from round 322 on; ...
+    order, level 0.5: 1 exceeds 0 from round 322 on; ...
     """
     import xarray as xr
 

@@ -99,7 +99,7 @@ def regret(run: Replay, path: Path | None) -> Line:
     Returns
     -------
     Line
-        At the end of the run; no claim with a discount.
+        At the end of the run, or where the bound is exceeded most; no claim with a discount.
     """
     thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
     if path is not None and path.discount == 1 and scores.size:
@@ -128,7 +128,7 @@ def fading_regret(run: Replay, path: Path | None) -> Line:
     Returns
     -------
     Line
-        At the end of the run.
+        At the end of the run, or where the bound is exceeded most.
     """
     rounds = run.scores.shape[0]
     if path is None or path.discount == 1 or not rounds:
@@ -196,7 +196,11 @@ def _within(run: Replay, found: Regret) -> Line:
     slack = precision * scale * found.horizons[:, None]
     late = ~(found.regret <= found.bound + slack)
     where = np.where(late.any(axis=0), found.horizons[late.argmax(axis=0)], 0)
-    return Line(found.regret[-1], np.full(found.bound.shape[1], -np.inf), found.bound[-1], where)
+    # What is shown is the end of the run, or where the bound is exceeded most.
+    excess = np.where(late, np.nan_to_num(found.regret - found.bound, nan=np.inf), -np.inf)
+    shown = np.where(where > 0, excess.argmax(axis=0), found.horizons.size - 1)
+    columns = np.arange(shown.size)
+    return Line(found.regret[shown, columns], np.full(shown.size, -np.inf), found.bound[shown, columns], where)
 
 
 def _first(wrong: Any) -> np.ndarray:
