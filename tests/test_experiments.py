@@ -1,5 +1,7 @@
 """The experiments that need no data: their figures, tables, pictures, files and commands."""
 
+import functools
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,10 +16,17 @@ from dpconformal.experiments.progress import track
 mpl.use("Agg")
 
 
-@pytest.fixture(scope="module", params=["monotonicity", "switching", "prior"])
+SIZES = {"monotonicity": {"seeds": 6}, "switching": {"rounds": 2000, "seeds": 2}, "prior": {"rounds": 60}}
+
+
+@functools.cache
+def data_of(name):
+    return experiments.EXPERIMENTS[name].run(**SIZES[name], progress=False)
+
+
+@pytest.fixture(params=SIZES)
 def small(request):
-    sizes = {"monotonicity": {"seeds": 6}, "switching": {"rounds": 400, "seeds": 2}, "prior": {"rounds": 60}}
-    return experiments.EXPERIMENTS[request.param].run(**sizes[request.param], progress=False)
+    return data_of(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +54,7 @@ def test_files_hold_it_all(small, tmp_path):
 
 
 def test_crossings_are_counted():
-    data = experiments.monotonicity(seeds=6, rounds=50, progress=False)
+    data = data_of("monotonicity")
     assert data.crossings.sel({"method": ["ERM", "Exact"]}).sum() == 0
     assert (data.crossings.sel({"method": "MultiOGD"}) > 0).mean() > 0.8
     seed = data.attrs["shown"]
@@ -60,7 +69,7 @@ def test_crossings_are_counted():
 
 
 def test_following_the_leader_has_linear_regret_on_switching_scores():
-    data = experiments.switching(rounds=2000, seeds=2, progress=False)
+    data = data_of("switching")
     slope = data.slope.sel(level=0.5)
     assert slope.sel({"method": "ERM"}) == pytest.approx(1, abs=0.01)
     assert slope.sel({"method": "Exact"}) == pytest.approx(0.5, abs=0.1)
@@ -75,7 +84,7 @@ def test_following_the_leader_has_linear_regret_on_switching_scores():
 
 
 def test_a_good_prior_starts_where_the_scores_are():
-    data = experiments.prior(rounds=200, progress=False)
+    data = data_of("prior")
     first = data.thresholds.isel(time=0)
     np.testing.assert_allclose(first.sel({"prior": "uniform on [0, 0.5]"}), data.level / 2, rtol=1e-6)
     np.testing.assert_allclose(first.sel({"prior": "uniform on [0, 1]"}), data.level, rtol=1e-6)
@@ -114,7 +123,7 @@ def test_a_mistake_ends_with_code_2_and_one_line(monkeypatch, capsys, tmp_path):
     assert "rounds = 1: must be a whole number, at least 2" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"folder = .*file/below' cannot be made"):
-        experiments.save(experiments.prior(rounds=60, progress=False), tmp_path / "file" / "below")
+        experiments.save(data_of("prior"), tmp_path / "file" / "below")
 
 
 def test_what_is_not_an_experiments_data_is_refused():

@@ -47,7 +47,7 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True) -> 
 
     Examples
     --------
-    >>> data = monotonicity(seeds=2, rounds=20, progress=False)
+    >>> data = monotonicity(seeds=6, progress=False)
     >>> int(data.crossings.sel({"method": "Exact"}).sum())
     0
     """

@@ -53,7 +53,7 @@ def prior(rounds: int = 1000, seed: int = 0, progress: bool = True) -> "xr.Datas
 
     Examples
     --------
-    >>> data = prior(rounds=50, progress=False)
+    >>> data = prior(rounds=60, progress=False)
     >>> data.thresholds.sel({"prior": "uniform on [0, 0.5]", "level": 0.5}).values[0].round(6).item()
     0.25
     """

@@ -51,7 +51,7 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True) -> "
 
     Examples
     --------
-    >>> data = switching(rounds=200, seeds=1, progress=False)
+    >>> data = switching(rounds=2000, seeds=2, progress=False)
     >>> data.slope.sel({"method": "ERM", "level": 0.5}).round(1).item()
     1.0
     """
