@@ -1,5 +1,6 @@
 """The command line: ``dpconformal experiment NAME``."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dpconformal import experiments
 
@@ -45,10 +47,14 @@ def _number(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
 
 
-def _finish(data: Any, out: Path | None, rows: Callable[[Any], Any] = lambda frame: frame) -> None:
-    """Print the table, or some of its rows, write the files, say where they are."""
+def _run(
+    name: str, out: Path | None, work: Callable[[], Any], rows: Callable[[Any], Any] = lambda frame: frame
+) -> None:
+    """Run an experiment, print its table or some rows of it, write the files, say where they are."""
     console = Console()
-    name = data.attrs["experiment"]
+    folder = out or Path("results") / name
+    experiments.writable(folder)  # before the work, not after it
+    data = work()
     whole = experiments.table(data).reset_index()
     frame = rows(whole)
     shown = Table(box=box.SIMPLE_HEAD, title=name, title_justify="left", title_style="bold", padding=(0, 1, 0, 0))
@@ -60,10 +66,10 @@ def _finish(data: Any, out: Path | None, rows: Callable[[Any], Any] = lambda fra
     console.print(shown)
     if len(frame) < len(whole):
         console.print(f"an excerpt of the {len(whole)} rows in {name}.csv")
-    files = experiments.save(data, out or Path("results") / name)
+    files = experiments.save(data, folder)
     verdict = "[green]passes[/green]" if data.attrs["certified"] else "[red]FAILS[/red]"
     console.print(f"certificate of our own runs: {verdict}")
-    console.print(f"written to {files[0].parent}/: {', '.join(file.name for file in files)}", highlight=False)
+    console.print(f"written to {folder}/: {', '.join(file.name for file in files)}", highlight=False, markup=False)
 
 
 @experiment.command()
@@ -73,7 +79,7 @@ def monotonicity(
     out: Out = None,
 ) -> None:
     """Count crossings of two levels on iid scores: MultiOGD, MultiMVP, ERM and ours."""
-    _finish(experiments.monotonicity(seeds, rounds), out)
+    _run("monotonicity", out, lambda: experiments.monotonicity(seeds, rounds))
 
 
 @experiment.command()
@@ -83,17 +89,17 @@ def switching(
     out: Out = None,
 ) -> None:
     """Measure regret on scores that jump between 1 and 0: OGD, MVP, ERM and ours."""
-    _finish(experiments.switching(rounds, seeds), out)
+    _run("switching", out, lambda: experiments.switching(rounds, seeds))
 
 
 @experiment.command()
 def prior(
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the sample that a prior is learned from.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample that a prior is learned from.")] = 0,
     out: Out = None,
 ) -> None:
     """Compare priors: what a good one buys, and a wrong one costs."""
-    _finish(experiments.prior(rounds, seed), out)
+    _run("prior", out, lambda: experiments.prior(rounds, seed))
 
 
 @experiment.command()
@@ -109,8 +115,9 @@ def stock(
     out: Out = None,
 ) -> None:
     """Bound the errors of a GARCH forecast of volatility: ACI, MVP, ERM and ours."""
-    data = experiments.stock(prices, column, start, end, refit_every, level, seeds, cache=None if cache else False)
-    _finish(data, out)
+    keep = None if cache else False
+    work = functools.partial(experiments.stock, prices, column, start, end, refit_every, level, seeds, cache=keep)
+    _run("stock", out, work)
 
 
 @experiment.command()
@@ -122,7 +129,7 @@ def drift(
     out: Out = None,
 ) -> None:
     """Follow streams that change: discounted beliefs, ACI, DtACI, SAOCP and PID."""
-    _finish(experiments.drift(seeds, rounds, window, level), out)
+    _run("drift", out, lambda: experiments.drift(seeds, rounds, window, level))
 
 
 @experiment.command()
@@ -132,7 +139,7 @@ def frequentist(
     out: Out = None,
 ) -> None:
     """Compare ERM, split conformal and Dirichlet-process beliefs on 5 to 5,000 iid scores, under three priors."""
-    _finish(experiments.frequentist(seeds, level), out, _by_count)
+    _run("frequentist", out, lambda: experiments.frequentist(seeds, level), _by_count)
 
 
 def _by_count(frame: Any) -> Any:
@@ -148,8 +155,8 @@ def main() -> None:
     """Run the command line; errors in what the user gave end with code 2 and one line."""
     try:
         app()
-    except (ValueError, ImportError) as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
+    except (ValueError, ImportError, OSError) as error:
+        Console(stderr=True).print(Text.assemble(("error: ", "red"), str(error)))
         raise SystemExit(2) from None
 
 

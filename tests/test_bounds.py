@@ -149,6 +149,17 @@ def test_the_bound_of_a_path_is_the_sum_of_its_terms(name, kind):
         assert theory.path_bound(run)[a] == pytest.approx(want, rel=1e-9)
 
 
+def test_bounds_at_one_horizon_do_not_depend_on_others_and_grow_for_ever():
+    together = theory.regret_bound([1, 100, 2 * 10**7, np.inf], 0.5)
+    np.testing.assert_array_equal(together[:2], [theory.regret_bound(1, 0.5), theory.regret_bound(100, 0.5)])
+    assert together[2] < together[3] == np.inf
+    assert theory.quantized_regret_bound(np.inf, 0.5) == theory.discounted_lower_bound(np.inf, 0.5, 1.0) == np.inf
+    assert theory.quantized_regret_bound(100, 0.5, [5, 10]).shape == (2,)
+    assert theory.coverage_bracket(1.0, 10, 2.0) == (1, 1)
+    found = theory.hardest_sequence(dpc.Exact(dpc.priors.Uniform(-0.3, 0.1)), 0.5, 8, population=8, generations=1)
+    assert np.all((found.scores >= -0.3) & (found.scores <= 0.1))
+
+
 def test_rates_of_the_bounds():
     T = 10.0 ** np.arange(4, 9)
 
@@ -220,7 +231,7 @@ def test_coverage_band_holds_at_its_rate(simulated):
         risk = theory.excess_regularizer(last, levels, truth)
         late = np.mean(np.any(risk > theory.excess_risk_bound(201, levels, delta, prior), axis=1))
         assert late <= delta + 3 * np.sqrt(delta * (1 - delta) / 2000)
-    # Halved around the level, the band would be broken all the time: it is not wide for nothing.
+    # A quarter as wide, the band would be broken all the time: it is not wide for nothing.
     narrow = levels + (low - levels) / 4, levels + (high - levels) / 4
     assert np.mean(np.any((covered < narrow[0]) | (covered > narrow[1]), axis=1)) > 0.5
 

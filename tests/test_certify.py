@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import xarray as xr
 from cases import BELIEFS, sequences
@@ -179,3 +180,85 @@ def test_what_cannot_be_certified_is_refused(run):
         jax.jit(lambda t: certify(run._replace(thresholds=t)).passed)(run.thresholds)
     with pytest.raises(ValueError, match="only Exact and Quantized"):
         dpc.theory.path_bound(dpc.replay(dpc.ERM(), IID, LEVELS))
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize(
+    "learner",
+    [
+        dpc.Quantized(20, dpc.priors.Uniform(-1, 1)),
+        dpc.Quantized(30, dpc.priors.Uniform(-1e6, 1e6), discount=0.95),
+        dpc.Exact(dpc.priors.Uniform(0, 0.1)),
+        dpc.Exact(dpc.priors.Uniform(1e5, 1e5 + 10)),
+        dpc.Exact(dpc.priors.Histogram([0, 0.5, 0.50001, 1], [1, 1, 1])),
+        dpc.Exact(dpc.priors.Beta(0.4, 0.4)),
+        dpc.Exact(dpc.priors.Beta(200, 200)),
+    ],
+)
+def test_honest_runs_pass_on_any_support_and_under_any_prior(learner, wide):
+    low, high = learner.support
+    with jax.enable_x64(wide):
+        run = dpc.replay(learner, (low + (high - low) * IID[:200]).clip(low, high), [0.01, 0.5, 0.99])
+    # Also where the run is looked at in another precision than it was made in.
+    promised = certify(run).dataset.sel(check=["order", "optimality", "regret", "discounted regret"])
+    assert not (promised.verdict == "FAIL").any()
+
+
+def test_the_bound_of_a_path_scales_with_the_support():
+    scores = 1 - dpc.streams.alternating(400)
+    for x64 in (True, False):
+        with jax.enable_x64(x64):
+            bounds = [
+                dpc.theory.path_bound(dpc.replay(dpc.Exact(dpc.priors.Uniform(0, R)), R * scores, [0.5]))[0] / R
+                for R in (1.0, 0.1, 0.3, 1.1)
+            ]
+        assert max(bounds) <= dpc.theory.regret_bound(400, 0.5) * (1 + 1e-6)
+
+
+def test_a_discount_near_one_does_not_blind_the_certificate():
+    with jax.enable_x64(False):
+        run = dpc.replay(dpc.Exact(discount=0.9999), np.tile(IID, 5), LEVELS)
+        assert certify(run).passed
+        assert not certify(run._replace(thresholds=jnp.roll(run.thresholds, -1, axis=0))).passed
+        assert not certify(run._replace(learner=dpc.Exact(discount=0.99999))).passed
+
+
+def test_a_late_drop_in_a_long_discounted_run_is_found():
+    with jax.enable_x64(False):
+        run = dpc.replay(dpc.Exact(discount=0.9), np.tile(IID, 100), [0.5])
+        wrong = certify(run._replace(thresholds=run.thresholds.at[-100:].set(1.0)))
+    failed = line(wrong, "discounted regret", 0.5)
+    assert failed.verdict == "FAIL"
+    assert failed.seen > failed.high
+
+
+def test_a_round_that_is_all_prior_makes_the_bound_infinite_not_absent():
+    schedule = dpc.schedules.Custom(lambda t: jnp.where(t == 5, 1.0, 1 / jnp.sqrt(t)))
+    certificate = certify(dpc.replay(dpc.Exact(schedule=schedule), IID[:50], LEVELS))
+    assert certificate.passed
+    assert np.all(certificate.dataset.high.sel(check="regret") == np.inf)
+    assert np.all(certificate.dataset.verdict.sel(check="regret") == "pass")
+
+
+@pytest.mark.parametrize("distribution", [dist.Normal(0.5, 1.0), dist.Cauchy(0.5, 0.3)])
+def test_unbounded_priors_are_certified_at_every_level(distribution):
+    run = dpc.replay(dpc.Exact(dpc.priors.from_numpyro(distribution)), IID[:60], [0.0, 0.5, 1.0])
+    certificate = certify(run)
+    assert certificate.passed
+    assert np.isfinite(line(certificate, "regret", 0.5).high)
+    assert np.all(certificate.dataset.verdict.sel(check="regret") == "pass")
+
+
+def test_runs_out_of_vmap_have_levels_and_hyperparameters_of_their_own():
+    levels, discounts = jnp.asarray([[0.2, 0.6], [0.3, 0.6]]), jnp.asarray([0.9, 0.95])
+    sweep = jax.vmap(lambda level, beta: dpc.replay(dpc.Exact(discount=beta), jnp.asarray(IID), level))
+    run = sweep(levels, discounts)
+    certificate = certify(run)
+    assert certificate.passed
+    np.testing.assert_allclose(certificate.dataset.levels, levels)
+    alone = certify(dpc.replay(dpc.Exact(discount=0.95), IID, [0.3, 0.6])).dataset
+    np.testing.assert_allclose(certificate.dataset.high.isel(batch=1), alone.high, rtol=1e-9)
+    assert "#0" in repr(certificate)
+    wrong = certify(run._replace(thresholds=run.thresholds.at[1, 7, 0].add(0.1)))
+    assert wrong.failures[0].startswith("batch 1, ")
+    assert "level 0.3" in wrong.failures[0]

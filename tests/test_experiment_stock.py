@@ -320,8 +320,8 @@ def test_data_survive_a_file(data, tmp_path):
 def test_the_table_has_a_row_for_each_method(data):
     table = tabulate_stock(data)
     assert list(table.index) == ["ACI", "MVP", "ERM", "Quantized"]
-    assert list(table.columns) == [*(f"coverage at {level:g}" for level in LEVELS), "loss at 0.9"]
-    assert table.loc["ERM", "coverage at 0.95"] == float(data.coverage.sel({"method": "ERM", "level": 0.95}))
+    assert list(table.columns) == [*(f"{level:g}" for level in LEVELS), "loss at 0.9"]
+    assert table.loc["ERM", "0.95"] == float(data.coverage.sel({"method": "ERM", "level": 0.95}))
     mean = float(data.cumulative_loss.sel({"method": "ACI", "level": 0.9})[-1]) / 140
     assert table.loc["ACI", "loss at 0.9"] == pytest.approx(mean)
 

@@ -126,6 +126,25 @@ def test_a_mistake_ends_with_code_2_and_one_line(monkeypatch, capsys, tmp_path):
         experiments.save(data_of("prior"), tmp_path / "file" / "below")
 
 
+def test_brackets_in_names_are_not_markup_and_folders_are_checked_first(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(
+        "sys.argv", ["dpconformal", "experiment", "stock", "--prices", "x[/b].csv", "--out", str(tmp_path)]
+    )
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "x[/b].csv" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(experiments, "stock", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("sys.argv", ["dpconformal", "experiment", "stock", "--out", str(tmp_path / "file")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "cannot be made" in capsys.readouterr().err
+    (tmp_path / "prior.png").mkdir()
+    with pytest.raises(ValueError, match="cannot be written to"):
+        experiments.save(data_of("prior"), tmp_path)
+
+
 def test_what_is_not_an_experiments_data_is_refused():
     with pytest.raises(ValueError, match="pass what an experiment returned"):
         experiments.plot(xr.Dataset())

@@ -4,7 +4,7 @@ from dpconformal.experiments.drift import drift
 from dpconformal.experiments.frequentist import frequentist
 from dpconformal.experiments.monotonicity import monotonicity
 from dpconformal.experiments.prior import prior
-from dpconformal.experiments.registry import EXPERIMENTS, Experiment, plot, save, table
+from dpconformal.experiments.registry import EXPERIMENTS, Experiment, plot, save, table, writable
 from dpconformal.experiments.stock import stock
 from dpconformal.experiments.switching import switching
 
@@ -20,4 +20,5 @@ __all__ = [
     "stock",
     "switching",
     "table",
+    "writable",
 ]

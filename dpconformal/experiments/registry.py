@@ -88,6 +88,35 @@ def plot(data: "xr.Dataset") -> Any:
     return _of(data).plot(data)
 
 
+def writable(folder: str | os.PathLike[str]) -> Path:
+    """
+    Make a folder, if it is not there, and check that files can be written to it.
+
+    Parameters
+    ----------
+    folder : path
+        The folder.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be made or written to.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"folder = {str(folder)!r} cannot be made: {error}") from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"folder = {str(folder)!r} cannot be written to: choose another")
+    return folder
+
+
 def save(data: "xr.Dataset", folder: str | os.PathLike[str]) -> list[Path]:
     """
     Write an experiment's picture (PNG), data (NetCDF), table (CSV) and certificate (text) into a folder.
@@ -107,20 +136,21 @@ def save(data: "xr.Dataset", folder: str | os.PathLike[str]) -> list[Path]:
     Raises
     ------
     ValueError
-        If the folder cannot be made.
+        If a file cannot be written.
     """
     from dpconformal.canvas import pyplot
 
-    folder, name = Path(folder), data.attrs["experiment"]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"folder = {str(folder)!r} cannot be made: {error}") from error
-    picture, numbers, summary, certificate = (folder / f"{name}.{end}" for end in ("png", "nc", "csv", "txt"))
+    name = data.attrs["experiment"]
+    files = [writable(folder) / f"{name}.{end}" for end in ("png", "nc", "csv", "txt")]
+    picture, numbers, summary, certificate = files
     figure = plot(data)
-    figure.savefig(picture, dpi=150)
-    pyplot().close(figure)
-    data.to_netcdf(numbers, engine="scipy")
-    table(data).to_csv(summary)
-    certificate.write_text(data.attrs["certificate"] + "\n")
-    return [picture, numbers, summary, certificate]
+    try:
+        figure.savefig(picture, dpi=150)
+        data.to_netcdf(numbers, engine="scipy")
+        table(data).to_csv(summary)
+        certificate.write_text(data.attrs["certificate"] + "\n")
+    except OSError as error:
+        raise ValueError(f"folder = {str(folder)!r} cannot be written to: {error}") from error
+    finally:
+        pyplot().close(figure)
+    return files

@@ -136,10 +136,10 @@ def tabulate_stock(data: "xr.Dataset") -> "pd.DataFrame":
     Returns
     -------
     pandas.DataFrame
-        A row for each method: coverage by level, and the mean loss at the level of the picture.
+        A row for each method: coverage under each level, and the mean loss at the level of the picture.
     """
     level = data.attrs["level"]
-    table = data.coverage.to_pandas().rename(columns=lambda wanted: f"coverage at {wanted:g}", index=str)
+    table = data.coverage.to_pandas().rename(columns=lambda wanted: f"{wanted:g}", index=str)
     last = data.cumulative_loss.sel(level=level).isel(time=-1) / data.sizes["time"]
     return table.rename_axis(columns=None).assign(**{f"loss at {level:g}": last.values})
 

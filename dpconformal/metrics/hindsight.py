@@ -1,5 +1,8 @@
 """The best fixed threshold in hindsight, round by round."""
 
+import contextlib
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,7 +36,9 @@ def running_best(scores: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np
     rank = np.maximum(np.ceil(level_sum), 1).astype(np.int32)
     # The best threshold q_n is the rank_n-th smallest score so far: it stays or moves to a neighbour.
     # On the way L_{n-1} is linear, with slope (rank_n - 1) - Σ_{t<n} α_t, so the least loss telescopes.
-    best = np.asarray(running_order_statistic(jnp.asarray(scores), jnp.asarray(rank)), float)
+    wide = np.asarray(scores).dtype == np.float64
+    with jax.enable_x64(True) if wide else contextlib.nullcontext():  # also where the user's JAX is not in 64 bits
+        best = np.asarray(running_order_statistic(jnp.asarray(scores), jnp.asarray(rank)), float)
     previous = np.concatenate([best[:1], best[:-1]])
     slope = (rank - 1) - (level_sum - levels)
     step = pinball(np, best, np.asarray(scores, float)[:, None], levels) + (best - previous) * slope

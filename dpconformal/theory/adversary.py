@@ -77,7 +77,7 @@ def hardest_sequence(
         raise ValueError(f"learner has support [{low:g}, {high:g}]: an adversary needs a bounded one")
 
     def regrets(scores: np.ndarray) -> Any:
-        run: Any = replay(learner, scores, [level])
+        run: Any = replay(learner, np.clip(scores, low, high), [level])  # what rounding put outside
         return (regret(run) if discount is None else discounted_regret(run, discount))[:, 0]
 
     rng = np.random.default_rng(seed)
@@ -90,7 +90,7 @@ def hardest_sequence(
         sequences = np.concatenate([parents, children])
         worth = regrets(low + (high - low) * sequences)
     best = int(np.argmax(worth))
-    return Hardest(low + (high - low) * sequences[best], float(worth[best]))
+    return Hardest(np.clip(low + (high - low) * sequences[best], low, high), float(worth[best]))
 
 
 def _first_population(rng: np.random.Generator, size: int, rounds: int, level: float) -> np.ndarray:

@@ -48,7 +48,7 @@ class Certificate:
             )
             seen, low, high = (float(here[name]) for name in ("seen", "low", "high"))
             wrong = f"exceeds {high:.4g}" if seen > high or not low > -np.inf else f"is below {low:.4g}"
-            what = f"{batch}{here.check.item()}, level {float(here.level):g}"
+            what = f"{batch}{here.check.item()}, level {_level(here)}"
             found.append(f"{what}: {seen:.4g} {wrong}{_since(here.check.item(), int(here['round']))}")
         return found
 
@@ -101,8 +101,14 @@ def _rows(table: Any, check: str) -> list[tuple[str, ...]]:
         first = int(here["round"].values.ravel()[tight])
         verdict = verdicts[0] if verdicts.size == 1 else (f"FAIL in {failed:,}" if failed else "pass")
         where = _since(check, first) if failed else ""
-        rows.append((check if i == 0 else "", f"{float(here.level):g}", f"{seen:.4g}", allowed, verdict + where))
+        rows.append((check if i == 0 else "", _level(here), f"{seen:.4g}", allowed, verdict + where))
     return rows
+
+
+def _level(here: Any) -> str:
+    """Write a level; where sequences have levels of their own, its place."""
+    own = np.unique(here["levels"].values) if "levels" in here else np.atleast_1d(here.level.values)
+    return f"{own[0]:g}" if own.size == 1 else f"#{int(here.level)}"
 
 
 def _since(check: str, first: int) -> str:
@@ -159,7 +165,8 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
 
     delta = float(number("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
     shape = np.shape(run.thresholds) if isinstance(run, Replay) else ()
-    found: dict[str, list[Any]] = {name: [] for name in lines.Line._fields}
+    found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
+    claimed = []
     for _, sequence in sequences(run):
         path = path_of(sequence)
         checks = (
@@ -171,9 +178,11 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
         )
         for name in found:
             found[name].append(np.stack([getattr(line, name) for line in checks]))
+        claimed = [line.claimed for line in checks]  # the same for every sequence
     batch = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
     stacked = {name: np.array(value).reshape(*shape[:-2], len(CHECKS), shape[-1]) for name, value in found.items()}
-    verdict = np.where(np.isnan(stacked["high"]), "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
+    silent = ~np.array(claimed or [False] * len(CHECKS))[:, None]
+    verdict = np.where(silent, "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
     variables: dict[str, Any] = {name: ([*batch, "check", "level"], value) for name, value in stacked.items()}
     variables["verdict"] = ([*batch, "check", "level"], verdict)
     coords: dict[str, Any] = {"check": list(CHECKS), "level": np.arange(shape[-1])}

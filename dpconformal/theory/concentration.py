@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpconformal import schedules
@@ -61,8 +62,11 @@ def odds(schedule: Schedule, t: Any) -> Any:
     ndarray
         Odds; infinite where λ_t is 1.
     """
+    t = np.maximum(np.asarray(t, float), 2)
     with jax.enable_x64(True):
-        weight = np.asarray(schedule.weight(np.maximum(np.asarray(t, float), 2)), float)
+        # Mapped, not broadcast: a user's own schedule may be written for one number.
+        weight = np.asarray(jax.vmap(schedule.weight)(jnp.asarray(t.ravel())), float).reshape(t.shape)
+    complain_at("schedule", weight, ~((weight > 0) & (weight <= 1)), "a weight must lie in (0, 1]")
     with np.errstate(divide="ignore"):
         return weight / (1 - weight)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpconformal.beliefs.weights import check_prior
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
 from dpconformal.pinball import pinball
 from dpconformal.priors import Prior, Uniform
@@ -19,7 +20,7 @@ def ftrl_objective(
     r: Numbers,
     scores: Numbers,
     level: Scalar,
-    prior: Prior = Uniform(),
+    prior: Any = Uniform(),
     schedule: Any = None,
     discount: Scalar | None = None,
 ) -> Any:
@@ -59,7 +60,7 @@ def ftrl_objective(
 def ftrl_threshold(
     scores: Numbers,
     level: Numbers,
-    prior: Prior = Uniform(),
+    prior: Any = Uniform(),
     schedule: Any = None,
     discount: Scalar | None = None,
 ) -> Any:
@@ -96,6 +97,7 @@ def ftrl_threshold(
     >>> round(ftrl_threshold([0.2], 0.9), 4)
     0.8586
     """
+    check_prior("ftrl_threshold", prior)
     levels = np.asarray(as_numbers("level", level), float)
     found = [_minimise(prior, *_inputs(scores, each, schedule, discount)) for each in levels.ravel()]
     return np.array(found).reshape(levels.shape)[()] if levels.ndim else found[0]

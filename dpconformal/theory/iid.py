@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
-from dpconformal.priors import Prior, Uniform
+from dpconformal.priors import Uniform
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import concentration
 from dpconformal.theory.regularizer import excess_regularizer
@@ -51,7 +51,7 @@ def coverage_bound(t: Numbers, level: Numbers, delta: Scalar = 0.05, schedule: A
 
 
 def excess_risk_bound(
-    t: Numbers, level: Numbers, delta: Scalar = 0.05, prior: Prior = Uniform(), schedule: Any = None
+    t: Numbers, level: Numbers, delta: Scalar = 0.05, prior: Any = Uniform(), schedule: Any = None
 ) -> Any:
     """
     Bound the expected loss of the threshold of round t beyond that of the best threshold (Theorem 4).
@@ -97,8 +97,9 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
     """
     Bracket the coverage probability of the next round in a finite sample, whatever the prior.
 
-    For exchangeable scores without ties, any prior, even one chosen from the data, and a concentration a that was
-    fixed beforehand: at least ⌈ℓ(n + a) - a⌉ of the n scores lie below the threshold of level ℓ, and at most
+    For exchangeable scores without ties, nor at the lower end of the support, any prior, even one chosen from the data,
+    and a concentration a that was fixed beforehand:
+    at least ⌈ℓ(n + a) - a⌉ of the n scores lie below the threshold of level ℓ, and at most
     ⌈ℓ(n + a)⌉ can; divided by n + 1 these are the bracket.
 
     Parameters
@@ -113,7 +114,7 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
     Returns
     -------
     tuple of ndarray or float
-        Lower and upper end. Some prior attains each.
+        Lower and upper end, both 1 at level 1. Below it some prior attains each.
 
     Examples
     --------
@@ -151,7 +152,8 @@ def rank_bracket(level: Any, count: Any, weight: Any) -> tuple[Any, Any]:
         least, most = np.ceil(wanted - weight - slack), np.ceil(wanted - slack)
     informed = (count > 0) & np.isfinite(weight)
     least = np.where(informed, np.clip(least, 0, count), 0)
-    return least, np.where(informed & (most <= count), np.maximum(most, 0), count + 1)
+    most = np.where(informed & (most <= count), np.maximum(most, 0), count + 1)
+    return np.where(level >= 1, count + 1, least), most  # level 1 is the upper end of the support
 
 
 def corrected_level(level: Numbers, count: Numbers, concentration: Numbers) -> Any:

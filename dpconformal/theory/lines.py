@@ -9,14 +9,13 @@ from dpconformal.learner import support_of
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.hindsight import running_best
 from dpconformal.metrics.order import crossed
-from dpconformal.pinball import pinball
 from dpconformal.replay import Replay
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import concentration
 from dpconformal.theory.counts import lower_count, upper_count
 from dpconformal.theory.iid import rank_bracket
 from dpconformal.theory.optimality import optimality_gap
-from dpconformal.theory.path import Path, bins_of
+from dpconformal.theory.path import Path, bins_of, loss
 from dpconformal.theory.path_bound import Regret, discounted_regret, running_regret
 from dpconformal.theory.regret import regret_bound
 
@@ -30,15 +29,18 @@ class Line(NamedTuple):
     seen : ndarray, shape (A,)
         What the run did.
     low, high : ndarray, shape (A,)
-        What is allowed; NaN where nothing is claimed.
+        What is allowed, rounding included; NaN where nothing is claimed.
     round : ndarray of int, shape (A,)
         The first round, counted from 1 at the start of the run, by which the check has failed; 0 if it passes.
+    claimed : bool
+        Whether anything is claimed for this learner.
     """
 
     seen: np.ndarray  # (A,)
     low: np.ndarray  # (A,)
     high: np.ndarray  # (A,)
     round: np.ndarray  # (A,)
+    claimed: bool = True
 
 
 def order(run: Replay) -> Line:
@@ -78,11 +80,24 @@ def optimality(run: Replay, path: Path | None) -> Line:
     """
     if path is None:
         return _no_claim(np.full(len(run.levels), np.nan))
-    precision = float(np.finfo(run.thresholds.dtype).eps)
-    fading = 0.0 if path.discount == 1 else 4 * precision / (1 - path.discount)  # 1 - β is known no better
-    allowed = np.full(path.levels.size, max(1e-9, 256 * precision) + fading)
-    gap = np.abs(optimality_gap(path))
+    precision = _precision(run)
+    allowed = np.full(path.levels.size, max(1e-9, 256 * precision) + 4 * _cdf_error(run))
+    gap = np.abs(optimality_gap(path, precision))
     return Line(gap.max(axis=0, initial=0), np.zeros(path.levels.size), allowed, _first(~(gap <= allowed)))
+
+
+def _precision(run: Replay) -> float:
+    dtype = np.asarray(run.thresholds).dtype
+    return float(np.finfo(dtype if np.issubdtype(dtype, np.floating) else float).eps)
+
+
+def _cdf_error(run: Replay) -> float:
+    """Measure how well the prior's cdf is known in the precision of the run: a beta with large shapes is a hard one."""
+    prior, dtype = run.learner.prior, np.asarray(run.thresholds).dtype
+    if dtype != np.float32 or getattr(prior, "closed_form", False):
+        return 0.0
+    x = np.asarray(prior.quantile(np.linspace(0.01, 0.99, 99, dtype=np.float32)), np.float32)
+    return float(np.max(np.abs(np.asarray(prior.cdf(x), float) - moments.cdf(prior, x))))
 
 
 def regret(run: Replay, path: Path | None) -> Line:
@@ -103,15 +118,16 @@ def regret(run: Replay, path: Path | None) -> Line:
     """
     thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
     if path is not None and path.discount == 1 and scores.size:
-        return _within(run, running_regret(path))
+        return _within(run, running_regret(path), float(scores.size))
     rounds = np.arange(1, scores.size + 1)
     least = running_best(np.asarray(run.scores), np.broadcast_to(levels, thresholds.shape))[1] if scores.size else 0.0
-    curve = np.cumsum(pinball(np, thresholds, scores[:, None], levels), axis=0) - least
+    curve = np.cumsum(loss(thresholds, scores[:, None], levels), axis=0) - least
     if path is not None or not scores.size:
         return _no_claim(curve[-1] if scores.size else np.zeros(levels.size))
     low, high = support_of(run.learner) if run.learner is not None else (-np.inf, np.inf)
     width = float(high) - float(low) if np.isfinite(float(high) - float(low)) else float(np.ptp(scores))
-    return _within(run, Regret(rounds, curve, regret_bound(rounds[:, None], levels, width or 1.0)))
+    bound = regret_bound(rounds[:, None], levels, width or 1.0)
+    return _within(run, Regret(rounds, curve, bound), float(scores.size))
 
 
 def fading_regret(run: Replay, path: Path | None) -> Line:
@@ -134,7 +150,8 @@ def fading_regret(run: Replay, path: Path | None) -> Line:
     if path is None or path.discount == 1 or not rounds:
         return _no_claim(np.full(len(run.levels), np.nan))
     memory = max(int(1 / (1 - path.discount)), 1)
-    return _within(run, discounted_regret(path, np.unique(np.append(np.arange(memory, rounds, memory), rounds))))
+    horizons = np.unique(np.append(np.arange(memory, rounds, memory), rounds))
+    return _within(run, discounted_regret(path, horizons), 1 / (1 - path.discount))
 
 
 def coverage(run: Replay, path: Path | None, delta: float) -> Line:
@@ -166,7 +183,7 @@ def coverage(run: Replay, path: Path | None, delta: float) -> Line:
         return _no_claim(covered.mean(axis=0) if scores.size else np.full(len(run.levels), np.nan))
     rounds = np.arange(1.0, scores.size + 1) if path is None else path.rounds
     weight = np.asarray(concentration(rounds, None if path is None else path.learner.schedule))
-    precision = 4 * float(np.finfo(thresholds.dtype).eps)
+    precision = 4 * _precision(run)
     below, above = np.zeros(len(run.levels)), (scores[:, None] == thresholds).mean(axis=0)
     if isinstance(run.learner, Quantized):
         below = above = _same_bin(run)
@@ -189,18 +206,19 @@ def _same_bin(run: Replay) -> np.ndarray:
     return np.mean(apart <= (high - low) / bins * (1 + 1e-6), axis=0)
 
 
-def _within(run: Replay, found: Regret) -> Line:
-    precision = 64 * float(np.finfo(run.thresholds.dtype).eps)
+def _within(run: Replay, found: Regret, memory: float) -> Line:
+    """Compare regret and bound; each round within memory may be off by the rounding of its threshold."""
     sizes = np.abs(np.concatenate([np.ravel(run.scores), np.ravel(run.thresholds)]).astype(float))
     scale = float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
-    slack = precision * scale * found.horizons[:, None]
-    late = ~(found.regret <= found.bound + slack)
+    slack = 2 * _precision(run) * scale * np.minimum(found.horizons, memory)[:, None]
+    bound = found.bound + slack
+    late = ~(found.regret <= bound)
     where = np.where(late.any(axis=0), found.horizons[late.argmax(axis=0)], 0)
     # What is shown is the end of the run, or where the bound is exceeded most.
-    excess = np.where(late, np.nan_to_num(found.regret - found.bound, nan=np.inf), -np.inf)
+    excess = np.where(late, np.nan_to_num(found.regret - bound, nan=-1e300), -np.inf)
     shown = np.where(where > 0, excess.argmax(axis=0), found.horizons.size - 1)
     columns = np.arange(shown.size)
-    return Line(found.regret[shown, columns], np.full(shown.size, -np.inf), found.bound[shown, columns], where)
+    return Line(found.regret[shown, columns], np.full(shown.size, -np.inf), bound[shown, columns], where)
 
 
 def _first(wrong: Any) -> np.ndarray:
@@ -211,4 +229,4 @@ def _first(wrong: Any) -> np.ndarray:
 
 def _no_claim(seen: np.ndarray) -> Line:
     nothing = np.full(seen.shape, np.nan)
-    return Line(seen, nothing, nothing, np.zeros(seen.shape, int))
+    return Line(seen, nothing, nothing, np.zeros(seen.shape, int), False)

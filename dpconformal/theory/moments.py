@@ -152,6 +152,33 @@ def _(prior: Mixture, x: Any) -> Any:
     return _mixed(prior, lambda component: cdf_integral(component, x))
 
 
+def integral_from(prior: Any, start: Any, end: Any) -> Any:
+    """
+    ∫ P0(X ≤ u) du from one point to another, also where the whole integral up to a point is infinite.
+
+    Parameters
+    ----------
+    prior : Prior
+        P0.
+    start, end : array_like
+        Of the same shape, in either order.
+
+    Returns
+    -------
+    ndarray
+        Integrals.
+    """
+    if np.isfinite(support(prior)[0]):
+        return cdf_integral(prior, end) - cdf_integral(prior, start)
+    start, end = np.broadcast_arrays(np.asarray(start, float), np.asarray(end, float))
+    finite = np.isfinite(start) & np.isfinite(end)
+    points, place = np.unique(np.where(finite, [start, end], 0.0), return_inverse=True)
+    steps = np.zeros(points.size)
+    steps[1:] = _integral(lambda u: cdf(prior, u), points[:-1], points[1:])
+    total = np.cumsum(steps)[place].reshape(2, *start.shape)
+    return np.where(finite, total[1] - total[0], np.inf)
+
+
 def mean(prior: Any) -> float:
     """
     Compute the mean of a prior.
@@ -193,11 +220,15 @@ def least_density(prior: Any, a: Any, b: Any) -> Any:
         a lower bound. For others it is taken over a fine grid.
     """
     a, b = np.asarray(a, float), np.asarray(b, float)
-    if not a.size:
+    bounded = np.isfinite(a) & np.isfinite(b)
+    if not bounded.any():
         return np.zeros(np.broadcast_shapes(a.shape, b.shape))
-    grid = np.linspace(a.min(), b.max(), 4097)
+    grid = np.linspace(
+        np.min(a, where=np.isfinite(a), initial=np.inf), np.max(b, where=np.isfinite(b), initial=-np.inf), 4097
+    )
     density = _evaluated(_density_of, prior, grid)
-    return _inside(prior, a, b, least_between(grid, np.minimum(density[1:], density[:-1]), a, b))
+    least = least_between(grid, np.minimum(density[1:], density[:-1]), a, b)
+    return np.where(bounded, _inside(prior, a, b, least), 0.0)  # far out a density vanishes
 
 
 @least_density.register

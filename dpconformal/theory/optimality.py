@@ -8,7 +8,7 @@ from dpconformal.theory.concentration import odds
 from dpconformal.theory.path import Path
 
 
-def optimality_gap(path: Path) -> np.ndarray:
+def optimality_gap(path: Path, precision: float = 0.0) -> np.ndarray:
     """
     Measure by how much of probability each threshold misses the level, given the scores before it.
 
@@ -19,6 +19,8 @@ def optimality_gap(path: Path) -> np.ndarray:
     ----------
     path : Path
         The path.
+    precision : float
+        Of a threshold, relative to the largest number in play: it may stand for any within four times as much.
 
     Returns
     -------
@@ -35,16 +37,20 @@ def optimality_gap(path: Path) -> np.ndarray:
         of_prior = weight + (1 - weight) * path.discount**count
         of_score = (1 - weight) * (1 - path.discount)
     of_prior, of_score = np.where(count == 0, 1, of_prior)[:, None], np.where(count == 0, 0, of_score)[:, None]
-    below, upto = mass_before(path)
-    prior = of_prior * moments.cdf(path.learner.prior, path.thresholds)
-    too_small = path.levels - (prior + of_score * upto)
-    too_large = (prior + of_score * below) - path.levels
+    sizes = np.abs([*moments.support(path.learner.prior), 0.0])
+    blur = 4 * precision * np.maximum(np.abs(path.thresholds), np.max(sizes, where=np.isfinite(sizes), initial=0.0))
+    blur = np.where(np.isfinite(path.thresholds), blur, 0)
+    left, right = path.thresholds - blur, path.thresholds + blur
+    below, upto = mass_before(path, left, right)
+    cdf_left, cdf_right = (moments.cdf(path.learner.prior, x) for x in (left, right))
+    too_small = path.levels - (of_prior * cdf_right + of_score * upto)
+    too_large = (of_prior * cdf_left + of_score * below) - path.levels
     return np.where(too_small > 0, too_small, np.where(too_large > 0, -too_large, 0))
 
 
-def mass_before(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def mass_before(path: Path, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
-    Weigh the earlier scores below each threshold, and up to it.
+    Weigh the earlier scores below a point of each round and level, and up to another.
 
     Rounds are halved again and again: what the first half of a stretch contributes to the second needs one sort, so
     that all of it takes O(T log² T).
@@ -53,18 +59,18 @@ def mass_before(path: Path) -> tuple[np.ndarray, np.ndarray]:
     ----------
     path : Path
         The path.
+    left, right : ndarray, shape (T, A)
+        The points.
 
     Returns
     -------
     tuple of ndarray, shape (T, A)
-        Σ β^age over earlier scores < threshold, and over those ≤ threshold.
+        Σ β^age over earlier scores < left, and over those ≤ right.
     """
     rounds, columns = path.thresholds.shape
     places, key = np.unique(path.noted, return_inverse=True)
-    asked = [
-        np.searchsorted(places, path.thresholds, side=side) for side in ("left", "right")
-    ]  # score < q: key < place
-    answer = [_past_mass(path, side) for side in ("left", "right")]
+    asked = [np.searchsorted(places, left, side="left"), np.searchsorted(places, right, side="right")]  # key < place
+    answer = [_past_mass(path, left, "left"), _past_mass(path, right, "right")]
     half = 1
     while half < rounds:
         pairs = -(-rounds // (2 * half))
@@ -90,7 +96,7 @@ def mass_before(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return answer[0].reshape(rounds, columns), answer[1].reshape(rounds, columns)
 
 
-def _past_mass(path: Path, side: str) -> np.ndarray:
+def _past_mass(path: Path, points: np.ndarray, side: str) -> np.ndarray:
     passed = np.concatenate([[0], np.cumsum(path.past_weights)])
-    found = passed[np.searchsorted(path.past, path.thresholds, side=side)]  # type: ignore[call-overload]
+    found = passed[np.searchsorted(path.past, points, side=side)]  # type: ignore[call-overload]
     return path.discount ** np.arange(path.thresholds.shape[0])[:, None] * found

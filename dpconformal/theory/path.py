@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.beliefs.bins import bin_of, centres_of
 from dpconformal.beliefs.weights import schedule_of
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.pinball import pinball
 from dpconformal.replay import Replay
 from dpconformal.theory.concentration import path_weights
 
@@ -81,9 +79,16 @@ def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
     thresholds: Any = np.asarray(run.thresholds)
     scores: Any = np.asarray(run.scores)
     start = None if run.start is None else jax.tree.map(np.asarray, run.start)
+    mapped = batch if np.ndim(run.levels) > 1 else ()  # out of vmap: every hyperparameter has the batch's axes
     for index in np.ndindex(batch):
         begin = None if start is None else jax.tree.map(lambda leaf, index=index: leaf[index], start)
-        yield index, Replay(thresholds[index], None, scores[index], levels[index], run.learner, begin)
+        learner = jax.tree.map(
+            lambda leaf, index=index: (
+                np.asarray(leaf)[index] if mapped and np.shape(leaf)[: len(batch)] == batch else leaf
+            ),
+            run.learner,
+        )
+        yield index, Replay(thresholds[index], None, scores[index], levels[index], learner, begin)
 
 
 def path_of(run: Replay) -> Path | None:
@@ -110,9 +115,9 @@ def path_of(run: Replay) -> Path | None:
         seen = int(run.start.seen)
     if isinstance(learner, Quantized):
         bins = bins_of(run)
-        centres = np.asarray(centres_of(learner.support, bins, noted.dtype), float)
-        low, high = (jnp.asarray(end, noted.dtype) for end in learner.support)
-        noted = centres[np.asarray(bin_of(jnp.asarray(noted), low, high, bins))]
+        low, high = (float(end) for end in learner.support)
+        centres = low + (np.arange(bins) + 0.5) * (high - low) / bins
+        noted = centres[_bin_of(noted, low, high, bins)]
         if run.start is not None:
             past, past_weights = centres, np.asarray(run.start.weights, float)
     elif run.start is not None:
@@ -123,6 +128,15 @@ def path_of(run: Replay) -> Path | None:
     thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
     noted = np.asarray(noted, float)
     return Path(learner, thresholds, scores, levels, noted, rounds, weights, discount, past, past_weights)
+
+
+def _bin_of(scores: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
+    """Find the bin of each score, in the precision in which the run found it."""
+    start = scores.dtype.type(low)
+    width = scores.dtype.type(high) - start
+    k = np.floor((scores - start) / width * bins)
+    k = np.where(scores < start + k * width / bins, k - 1, np.where(scores >= start + (k + 1) * width / bins, k + 1, k))
+    return np.clip(k, 0, bins - 1).astype(int)
 
 
 def bins_of(run: Replay) -> int:
@@ -142,6 +156,25 @@ def bins_of(run: Replay) -> int:
     if run.start is not None:
         return int(run.start.weights.shape[-1])
     return int(jax.eval_shape(lambda: run.learner.init(run.scores.shape[-1])).weights.shape[-1])
+
+
+def loss(r: Any, score: Any, level: Any) -> Any:
+    """
+    Compute the quantile loss, of infinite thresholds too.
+
+    Parameters
+    ----------
+    r, score, level : array_like
+        That broadcast against each other.
+
+    Returns
+    -------
+    ndarray
+        The loss: nothing for +inf at level 1, nor for -inf at level 0.
+    """
+    above, below = np.maximum(r - score, 0), np.maximum(score - r, 0)
+    with np.errstate(invalid="ignore"):
+        return np.where(above > 0, np.where(level < 1, (1 - level) * above, 0), np.where(level > 0, level * below, 0))
 
 
 def total_loss(values: np.ndarray, weights: np.ndarray, r: np.ndarray, level: np.ndarray) -> np.ndarray:
@@ -187,8 +220,8 @@ def stability(path: Path, least_density: np.ndarray) -> np.ndarray:
         One term a round and level; g is 1 - α above the score, α below it.
     """
     scores = path.noted[:, None]
-    loss = pinball(np, path.thresholds, scores, path.levels)
+    paid = loss(path.thresholds, scores, path.levels)
     slope = np.where(path.thresholds > scores, 1 - path.levels, path.levels)
     with np.errstate(divide="ignore", invalid="ignore"):
         smooth = slope**2 / (2 * path.weights[:, None] * least_density)
-    return np.where(loss == 0, 0, np.fmin(loss, smooth))
+    return np.where(paid == 0, 0, np.fmin(paid, smooth))

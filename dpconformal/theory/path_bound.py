@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconformal.metrics.hindsight import running_best
-from dpconformal.pinball import pinball
 from dpconformal.theory import moments
-from dpconformal.theory.path import Path, path_of, sequences, stability, total_loss
+from dpconformal.theory.path import Path, loss, path_of, sequences, stability, total_loss
 from dpconformal.theory.regularizer import excess_regularizer
 
 
@@ -85,8 +84,8 @@ def running_regret(path: Path) -> Regret:
     """
     rounds = np.arange(1, path.scores.size + 1)
     comparator, least = running_best(path.scores, np.broadcast_to(path.levels, path.thresholds.shape))
-    loss = np.cumsum(pinball(np, path.thresholds, path.scores[:, None], path.levels), axis=0)
-    return Regret(rounds, loss - least, _bound(path, comparator, rounds))
+    paid = np.cumsum(loss(path.thresholds, path.scores[:, None], path.levels), axis=0)
+    return Regret(rounds, paid - least, _bound(path, comparator, rounds))
 
 
 def discounted_regret(path: Path, horizons: np.ndarray) -> Regret:
@@ -105,8 +104,8 @@ def discounted_regret(path: Path, horizons: np.ndarray) -> Regret:
     Regret
         Against the best threshold for the same weights.
     """
-    loss = pinball(np, path.thresholds, path.scores[:, None], path.levels)
-    total = _fading_sum(path.discount, loss)[horizons - 1]
+    paid = loss(path.thresholds, path.scores[:, None], path.levels)
+    total = _fading_sum(path.discount, paid)[horizons - 1]
     # Older rounds weigh less than 1e-18 of the newest.
     memory = int(np.ceil(41.5 / -np.log(path.discount)))
     comparator, least = np.empty((2, horizons.size, path.levels.size))
@@ -124,28 +123,37 @@ def discounted_regret(path: Path, horizons: np.ndarray) -> Regret:
 
 def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarray:
     prior, beta, levels = path.learner.prior, path.discount, path.levels
-    between = np.minimum(path.thresholds, path.noted[:, None]), np.maximum(path.thresholds, path.noted[:, None])
-    terms = stability(path, moments.least_density(prior, *between))
+    # In single precision an end of the support may lie beside where the prior has it.
+    low, high = moments.support(prior)
+    ends = np.clip(path.thresholds, low, high), np.clip(path.noted, low, high)[:, None]
+    terms = stability(path, moments.least_density(prior, np.minimum(*ends), np.maximum(*ends)))
     with np.errstate(invalid="ignore"):
         fall = np.maximum(path.weights[:-1] - path.weights[1:] / beta, 0)[:, None]
-    later = excess_regularizer(path.thresholds[1:], levels, prior)
-    # Entry t: what the falling weight before round t + 1 costs, discounted once since then.
-    terms[1:] += beta * np.where(fall > 0, fall * later, 0)
-    steepest = np.maximum(levels, 1 - levels)
-    apart = np.abs(path.noted - path.scores)[:, None] * steepest
-    played, noted = (pinball(np, path.thresholds, s[:, None], levels) for s in (path.scores, path.noted))
-    terms += (played - noted) + apart
+        later = excess_regularizer(path.thresholds[1:], levels, prior)
+        # Entry t: what the falling weight before round t + 1 costs, discounted once since then.
+        terms[1:] += beta * np.where((fall > 0) & (later > 0), fall * later, 0)
+    if np.any(path.noted != path.scores):
+        steepest = np.maximum(levels, 1 - levels)
+        played, noted = (loss(path.thresholds, s[:, None], levels) for s in (path.scores, path.noted))
+        terms += (played - noted) + np.abs(path.noted - path.scores)[:, None] * steepest
     since_start = beta ** (horizons - 1.0)[:, None]
-    at_start = path.weights[0] * excess_regularizer(path.thresholds[0], levels, prior)
-    at_start = np.where(excess_regularizer(path.thresholds[0], levels, prior) == 0, 0, at_start)
     past = [total_loss(path.past, path.past_weights, r, levels) for r in (comparator, path.thresholds[0])]
-    here = excess_regularizer(comparator, levels, prior)
-    with np.errstate(invalid="ignore"):
-        leash = np.where(here == 0, 0, path.weights[horizons - 1, None] * here)
+    at_start = _times(path.weights[0], excess_regularizer(path.thresholds[0], levels, prior))
+    if not path.past.size:
+        at_start = np.zeros(levels.size)  # the first threshold is the prior's quantile, up to rounding
+    leash = _times(path.weights[horizons - 1, None], excess_regularizer(comparator, levels, prior))
     return leash + since_start * (beta * (past[0] - past[1]) - at_start) + _fading_sum(beta, terms)[horizons - 1]
 
 
+def _times(weight: Any, excess: Any) -> Any:
+    """Multiply, where an infinite weight on nothing is nothing."""
+    with np.errstate(invalid="ignore"):
+        return np.where(excess == 0, 0, weight * excess)
+
+
 def _fading_sum(beta: float, terms: np.ndarray) -> np.ndarray:
+    """Sum up with a discount; once infinite, for ever."""
     from scipy.signal import lfilter  # slow to import
 
-    return lfilter([1.0], [1.0, -beta], terms, axis=0)
+    endless = np.maximum.accumulate(~np.isfinite(terms), axis=0)
+    return np.where(endless, np.inf, lfilter([1.0], [1.0, -beta], np.where(endless, 0, terms), axis=0))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number, whole
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
 
 
 def regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0) -> Any:
@@ -37,7 +37,7 @@ def regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0) -> Any:
     return (_steepest(level) ** 2 * width / 2 * (np.sqrt(rounds) + 1 + _sum_of_inverse_weights(rounds)))[()]
 
 
-def quantized_regret_bound(rounds: Numbers, level: Numbers, bins: int | None = None, width: Scalar = 1.0) -> Any:
+def quantized_regret_bound(rounds: Numbers, level: Numbers, bins: Numbers = None, width: Scalar = 1.0) -> Any:
     """
     Bound the regret of :class:`dpconformal.Quantized` with a uniform prior and λ_t = 1/√t (Theorem 5).
 
@@ -50,8 +50,9 @@ def quantized_regret_bound(rounds: Numbers, level: Numbers, bins: int | None = N
         T.
     level : array_like
         α, which broadcasts against the rounds.
-    bins : int, optional
-        How many; ⌈√T⌉ by default, for which the addition is at most max(α, 1 - α) R √T.
+    bins : array_like, optional
+        How many, which broadcasts against the rounds; ⌈√T⌉ by default, for which the addition is at most
+        max(α, 1 - α) R √T.
     width : float
         R, the width of the support.
 
@@ -66,8 +67,11 @@ def quantized_regret_bound(rounds: Numbers, level: Numbers, bins: int | None = N
     50.0
     """
     rounds, level, width = _arguments(rounds, level, width)
-    size = np.ceil(np.sqrt(np.maximum(rounds, 1))) if bins is None else whole("bins", bins, 1)
-    return (regret_bound(rounds, level, width) + _steepest(level) * width * rounds / size)[()]
+    size = np.ceil(np.sqrt(np.maximum(rounds, 1))) if bins is None else np.asarray(as_numbers("bins", bins), float)
+    complain_at("bins", size, ~((size >= 1) & (size == np.floor(size)) | np.isinf(rounds)), "a whole number, from 1")
+    with np.errstate(invalid="ignore"):
+        coarse = np.where(np.isinf(rounds), np.inf, _steepest(level) * width * rounds / size)
+    return (regret_bound(rounds, level, width) + coarse)[()]
 
 
 def discounted_regret_bound(
@@ -144,9 +148,10 @@ def discounted_lower_bound(rounds: Numbers, level: Numbers, discount: Numbers, w
     beta = _discounts(discount, open_high=False)
     second, fourth = (_geometric(beta**power, rounds) for power in (2, 4))
     variance = level * (1 - level)
-    excess = variance * (1 - 3 * variance) * fourth - 3 * variance**2 * fourth
     with np.errstate(invalid="ignore"):
+        excess = variance * (1 - 6 * variance) * fourth  # of the fourth moment over three squared variances
         gain = (variance * second) ** 1.5 / np.sqrt(3 * (variance * second) ** 2 + excess)
+    gain = np.where(np.isinf(second), np.inf, gain)
     return (width / 2 * np.where((variance > 0) & (rounds > 0), gain, 0.0))[()]
 
 
@@ -157,11 +162,13 @@ def _geometric(ratio: Any, terms: Any) -> Any:
 
 def _sum_of_inverse_weights(rounds: Any) -> Any:
     """Σ 1/(√t + 1) over t = 1, …, T."""
-    if np.all(rounds <= 10**7):
-        longest = int(rounds.max(initial=0))
-        total = np.concatenate([[0], np.cumsum(1 / (np.sqrt(np.arange(1, longest + 1)) + 1))])
-        return total[rounds.astype(int)]
-    return 2 * np.sqrt(rounds) - 2 * np.log1p(np.sqrt(rounds))  # the integral from 0, an upper bound
+    short = rounds <= 10**7
+    longest = int(np.max(rounds, where=short, initial=0))
+    total = np.concatenate([[0], np.cumsum(1 / (np.sqrt(np.arange(1, longest + 1)) + 1))])
+    with np.errstate(invalid="ignore"):
+        integral = 2 * np.sqrt(rounds) - 2 * np.log1p(np.sqrt(rounds))  # from 0, an upper bound
+    integral = np.where(np.isinf(rounds), np.inf, integral)
+    return np.where(short, total[np.where(short, rounds, 0).astype(int)], integral)
 
 
 def _steepest(level: Any) -> Any:

@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
+from dpconformal.beliefs.weights import check_prior
 from dpconformal.checks import Numbers, as_numbers, complain_at
-from dpconformal.priors import Prior, Uniform
+from dpconformal.priors import Uniform
 from dpconformal.theory import moments
 
 
-def regularizer(r: Numbers, level: Numbers, prior: Prior = Uniform()) -> Any:
+def regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
     """
     Compute ψ(r) = E[l_α(r, X)] for X drawn from the prior, the regulariser of Theorem 1.
 
@@ -35,12 +37,12 @@ def regularizer(r: Numbers, level: Numbers, prior: Prior = Uniform()) -> Any:
     >>> float(regularizer(1.0, 0.9, Uniform(0, 4)))
     1.025
     """
-    r, level = _numbers(r, level)
+    r, level = _numbers(r, level, prior)
     # E(r - X)⁺ - α E(r - X), as the loss is (r - s)⁺ - α (r - s).
     return (moments.cdf_integral(prior, r) + level * (moments.mean(prior) - r))[()]
 
 
-def excess_regularizer(r: Numbers, level: Numbers, prior: Prior = Uniform()) -> Any:
+def excess_regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
     """
     Compute ψ(r) - min ψ: what the regulariser charges for leaving the prior's quantile.
 
@@ -63,20 +65,25 @@ def excess_regularizer(r: Numbers, level: Numbers, prior: Prior = Uniform()) -> 
     >>> float(excess_regularizer(0.25, 0.5))
     0.03125
     """
-    r, level = _numbers(r, level)
-    best = np.asarray(prior.quantile(level), float)
+    r, level = _numbers(r, level, prior)
+    with jax.enable_x64(True):
+        best = np.asarray(prior.quantile(level), float)
+    # At an infinite quantile, of level 0 or 1, ψ runs down to 0.
+    start = np.where(np.isfinite(best), best, r)
     with np.errstate(invalid="ignore"):
-        fall = moments.cdf_integral(prior, best) - level * best
-    fall = np.where(np.isfinite(best), fall, _limit(prior, level))
-    return np.maximum(moments.cdf_integral(prior, r) - level * r - fall, 0)[()]
+        climb = moments.integral_from(prior, start, r) - level * (r - start)
+        climb = np.where(start == best, climb, _down_to_nothing(prior, r, level)) if np.any(start != best) else climb
+    return np.where(r == best, 0, np.maximum(climb, 0))[()]
 
 
-def _limit(prior: Prior, level: Any) -> Any:
-    """∫cdf - αr as r runs to an infinite quantile, at levels 0 and 1."""
-    return np.where(level > 0, -moments.mean(prior), 0.0)
+def _down_to_nothing(prior: Any, r: Any, level: Any) -> Any:
+    """Compute ψ itself, at levels 0 and 1; infinite where a tail is too heavy."""
+    below = moments.cdf_integral(prior, r)
+    whole = np.where(level > 0, below + (moments.mean(prior) - r), below)
+    return np.where(np.isnan(whole), np.inf, whole)
 
 
-def strong_convexity(prior: Prior = Uniform(), low: Numbers = None, high: Numbers = None) -> Any:
+def strong_convexity(prior: Any = Uniform(), low: Numbers = None, high: Numbers = None) -> Any:
     """
     Return the strong-convexity coefficient of the regulariser: the least density of the prior on a segment.
 
@@ -100,17 +107,19 @@ def strong_convexity(prior: Prior = Uniform(), low: Numbers = None, high: Number
     >>> float(strong_convexity(Beta(2, 2), 0.25, 0.5))
     1.125
     """
-    ends = moments.support(prior)
+    ends = prior.support
     low, high = (
         np.asarray(end if given is None else given, float) for given, end in zip((low, high), ends, strict=True)
     )
-    complain_at("low", low, low > high, "must not exceed high")
+    check_prior("strong_convexity", prior)
+    complain_at("low", low, ~(low <= high), "must not exceed high")
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
         return np.zeros(np.broadcast_shapes(low.shape, high.shape))[()]  # a density must vanish far out
     return moments.least_density(prior, low, high)[()]
 
 
-def _numbers(r: Numbers, level: Numbers) -> tuple[Any, Any]:
+def _numbers(r: Numbers, level: Numbers, prior: Any) -> tuple[Any, Any]:
+    check_prior("regularizer", prior)
     r, level = np.asarray(as_numbers("r", r), float), np.asarray(as_numbers("level", level), float)
     complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
     return r, level
