@@ -43,8 +43,6 @@ $(VENV)/.bench-ready: $(VENV)/.ready
 demo: $(VENV)/.ready
 	@$(BIN)/python -m dpconformal.demo
 
-# Most of the time goes into compilation: LLVM's costly passes are left to test-core, which runs fully optimised code.
-test: export XLA_FLAGS ?= --xla_llvm_disable_expensive_passes=true
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov --cov-fail-under=95
 
