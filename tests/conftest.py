@@ -26,7 +26,7 @@ collect_ignore = ["benchmarks"]  # they need packages that the tests do not
 
 _calm = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 # HYPOTHESIS_PROFILE=thorough runs more than 10,000 examples over the suite; `make test-thorough`.
-hypothesis.settings.register_profile("ci", max_examples=30, derandomize=True, **_calm)
+hypothesis.settings.register_profile("ci", max_examples=20, derandomize=True, **_calm)
 hypothesis.settings.register_profile("thorough", max_examples=1000, **_calm)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
