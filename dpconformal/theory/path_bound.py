@@ -6,6 +6,7 @@ import numpy as np
 
 from dpconformal.metrics.hindsight import running_best
 from dpconformal.theory import moments
+from dpconformal.theory.densities import least_density
 from dpconformal.theory.path import Path, loss, path_of, sequences, stability, total_loss
 from dpconformal.theory.regularizer import excess_regularizer
 
@@ -126,7 +127,7 @@ def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarr
     # In single precision an end of the support may lie beside where the prior has it.
     low, high = moments.support(prior)
     ends = np.clip(path.thresholds, low, high), np.clip(path.noted, low, high)[:, None]
-    terms = stability(path, moments.least_density(prior, np.minimum(*ends), np.maximum(*ends)))
+    terms = stability(path, least_density(prior, np.minimum(*ends), np.maximum(*ends)))
     with np.errstate(invalid="ignore"):
         fall = np.maximum(path.weights[:-1] - path.weights[1:] / beta, 0)[:, None]
         later = excess_regularizer(path.thresholds[1:], levels, prior)

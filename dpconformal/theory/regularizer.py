@@ -9,6 +9,7 @@ from dpconformal.beliefs.weights import check_prior
 from dpconformal.checks import Numbers, as_numbers, complain_at
 from dpconformal.priors import Uniform
 from dpconformal.theory import moments
+from dpconformal.theory.densities import least_density
 
 
 def regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
@@ -115,7 +116,7 @@ def strong_convexity(prior: Any = Uniform(), low: Numbers = None, high: Numbers 
     complain_at("low", low, ~(low <= high), "must not exceed high")
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
         return np.zeros(np.broadcast_shapes(low.shape, high.shape))[()]  # a density must vanish far out
-    return moments.least_density(prior, low, high)[()]
+    return least_density(prior, low, high)[()]
 
 
 def _numbers(r: Numbers, level: Numbers, prior: Any) -> tuple[Any, Any]:
