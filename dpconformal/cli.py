@@ -13,12 +13,18 @@ from rich.text import Text
 
 from dpconformal import experiments
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+app = typer.Typer(
+    help="Confidence sets you can trust, from a stream of scores.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
 experiment = typer.Typer(
     help="Run one of the paper's experiments, or of ours; write picture, data and table.", no_args_is_help=True
 )
 app.add_typer(experiment, name="experiment")
 
+_TITLES = {"stock": "stock: coverage at each level", "prior": "prior: regret at each level"}
 Out = Annotated[Path | None, typer.Option(help="Folder to write to.  [default: results/NAME]", show_default=False)]
 
 
@@ -57,7 +63,13 @@ def _run(
     data = work()
     whole = experiments.table(data).reset_index()
     frame = rows(whole)
-    shown = Table(box=box.SIMPLE_HEAD, title=name, title_justify="left", title_style="bold", padding=(0, 1, 0, 0))
+    shown = Table(
+        box=box.SIMPLE_HEAD,
+        title=_TITLES.get(name, name),
+        title_justify="left",
+        title_style="bold",
+        padding=(0, 1, 0, 0),
+    )
     columns = _cells(frame)
     for column in columns:
         shown.add_column(column, justify="right" if frame[column].dtype.kind in "fiu" else "left", no_wrap=True)
