@@ -5,11 +5,12 @@ One belief about the next nonconformity score answers every confidence level at 
 and comes with regret and coverage guarantees. Start with :func:`replay` and :class:`Exact`.
 """
 
-from dpconformal import experiments, metrics, plots, priors, rates, schedules, streams, theory
+from dpconformal import diagnostics, dirichlet, experiments, metrics, plots, priors, rates, schedules, streams, theory
 from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
 from dpconformal.catalogue import learners
 from dpconformal.compilation import compilation_cache
+from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
 from dpconformal.replay import Replay, Summary, replay
 
@@ -23,6 +24,8 @@ __all__ = [
     "SFOGD",
     "AgACI",
     "Belief",
+    "Corrected",
+    "Credible",
     "DiscountedERM",
     "DtACI",
     "Exact",
@@ -34,6 +37,8 @@ __all__ = [
     "SplitConformal",
     "Summary",
     "compilation_cache",
+    "diagnostics",
+    "dirichlet",
     "experiments",
     "learners",
     "metrics",

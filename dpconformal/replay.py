@@ -172,8 +172,11 @@ def replay(
     scores, begin = starting_state(learner, scores, state)
     levels = _shaped_levels(levels, scores)
     context = _checked_context(learner, context, scores.shape)
-    offline = getattr(learner, "offline", None)
-    if method == "auto" and offline is not None and scores.size and jax.default_backend() == "cpu":
+    offline, recorded = getattr(learner, "offline", None), getattr(learner, "recorded", None)
+    own = recorded(begin, state is None, scores, levels, keep) if recorded and method == "auto" else None
+    if own is not None:
+        kept, end = own
+    elif method == "auto" and offline is not None and scores.size and jax.default_backend() == "cpu":
         kept, end = replay_offline(offline, learner, begin, state is None, scores, levels, keep)
     else:
         begin = begin if state is not None else spread(begin, scores.shape[:-1])

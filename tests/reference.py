@@ -387,3 +387,24 @@ def count_distribution(chances):
     for chance in chances:
         distribution = np.convolve(distribution, [1 - chance, chance])
     return distribution
+
+
+def dp_mean(x, prior_cdf, a, scores):
+    """Mean of F(x) under a Dirichlet-process posterior, by counting."""
+    seen = (np.asarray(scores)[:, None] <= np.ravel(x)).sum(axis=0).reshape(np.shape(x))
+    return (a * prior_cdf(x) + seen) / (a + len(scores))
+
+
+def dp_quantile_cdf(level, x, prior_cdf, a, scores):
+    """P(q_level <= x) under the posterior: P(Beta >= level), from SciPy's Beta distribution."""
+    mean, total = dp_mean(x, prior_cdf, a, scores), a + len(scores)
+    with np.errstate(all="ignore"):
+        inner = stats.beta.sf(level, total * mean, total * (1 - mean))
+    certain = np.where(mean <= 0, np.where(level <= 0, 1.0, 0.0), 1.0)
+    return np.where((mean <= 0) | (mean >= 1) | (level <= 0), certain, inner)
+
+
+def credible_threshold(levels, confidence, prior_cdf, a, scores, low, high):
+    """Smallest x in [low, high] with P(F(x) >= level) >= confidence, for each level, by bisection in x."""
+    wanted = np.where(levels > 0, confidence, 0.0)
+    return bisect(lambda x: dp_quantile_cdf(levels, x, prior_cdf, a, scores), wanted, low, high)

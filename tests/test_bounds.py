@@ -12,7 +12,7 @@ from cases import BELIEFS, PRIORS, sequences
 
 import dpconformal as dpc
 from dpconformal import theory
-from dpconformal.theory import lines, optimality, path
+from dpconformal.theory import coverage_line, optimality, path
 from dpconformal.theory.path_bound import discounted_regret, running_regret
 
 LEVELS = np.array([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
@@ -275,7 +275,7 @@ def test_the_band_of_coverage_frequencies_holds_at_its_rate(simulated):
     _, _, _, run = simulated
     outside = []
     for _, one in path.sequences(run._replace(thresholds=run.thresholds[:500], scores=run.scores[:500])):
-        outside.append(lines.coverage(one, path.path_of(one), 0.1).round > 0)
+        outside.append(coverage_line.coverage(one, path.path_of(one), 0.1).round > 0)
     assert np.all(np.mean(outside, axis=0) <= 0.1 + 3 * np.sqrt(0.09 / 500))
     rising = np.linspace(0, 1, 2000)
     assert not theory.certify(dpc.replay(dpc.Exact(), rising, [0.5, 0.9])).passed

@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.checks import Scalar, number
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.theory import lines
+from dpconformal.theory import coverage_line, lines
 from dpconformal.theory.path import path_of, sequences
 
 CHECKS = ("order", "optimality", "regret", "discounted regret", "coverage")
@@ -174,7 +174,7 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
             lines.optimality(sequence, path),
             lines.regret(sequence, path),
             lines.fading_regret(sequence, path),
-            lines.coverage(sequence, path, delta),
+            coverage_line.coverage(sequence, path, delta),
         )
         for name in found:
             found[name].append(np.stack([getattr(line, name) for line in checks]))

@@ -4,18 +4,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconformal.beliefs import Quantized
+from dpconformal.heads import Head
 from dpconformal.learner import support_of
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.hindsight import running_best
 from dpconformal.metrics.order import crossed
 from dpconformal.replay import Replay
 from dpconformal.theory import moments
-from dpconformal.theory.concentration import concentration
-from dpconformal.theory.counts import lower_count, upper_count
-from dpconformal.theory.iid import rank_bracket
 from dpconformal.theory.optimality import optimality_gap
-from dpconformal.theory.path import Path, bins_of, loss
+from dpconformal.theory.path import Path, loss
 from dpconformal.theory.path_bound import Regret, discounted_regret, running_regret
 from dpconformal.theory.regret import regret_bound
 
@@ -79,14 +76,15 @@ def optimality(run: Replay, path: Path | None) -> Line:
         In probability: how far from its level a threshold is. What rounding may do is allowed.
     """
     if path is None:
-        return _no_claim(np.full(len(run.levels), np.nan))
-    precision = _precision(run)
-    allowed = np.full(path.levels.size, max(1e-9, 256 * precision) + 4 * _cdf_error(run))
-    gap = np.abs(optimality_gap(path, precision))
+        return no_claim(np.full(len(run.levels), np.nan))
+    rounding = precision(run)
+    allowed = np.full(path.levels.size, max(1e-9, 256 * rounding) + 4 * _cdf_error(run))
+    gap = np.abs(optimality_gap(path, rounding))
     return Line(gap.max(axis=0, initial=0), np.zeros(path.levels.size), allowed, _first(~(gap <= allowed)))
 
 
-def _precision(run: Replay) -> float:
+def precision(run: Replay) -> float:
+    """Return the rounding unit of the thresholds."""
     dtype = np.asarray(run.thresholds).dtype
     return float(np.finfo(dtype if np.issubdtype(dtype, np.floating) else float).eps)
 
@@ -114,7 +112,7 @@ def regret(run: Replay, path: Path | None) -> Line:
     Returns
     -------
     Line
-        At the end of the run, or where the bound is exceeded most; no claim with a discount.
+        At the end of the run, or where the bound is exceeded most; no claim with a discount, nor for heads.
     """
     thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
     if path is not None and path.discount == 1 and scores.size:
@@ -122,8 +120,10 @@ def regret(run: Replay, path: Path | None) -> Line:
     rounds = np.arange(1, scores.size + 1)
     least = running_best(np.asarray(run.scores), np.broadcast_to(levels, thresholds.shape))[1] if scores.size else 0.0
     curve = np.cumsum(loss(thresholds, scores[:, None], levels), axis=0) - least
-    if path is not None or not scores.size:
-        return _no_claim(curve[-1] if scores.size else np.zeros(levels.size))
+    if (
+        path is not None or not scores.size or isinstance(run.learner, Head)
+    ):  # a head is asked to cover, not to be cheap
+        return no_claim(curve[-1] if scores.size else np.zeros(levels.size))
     low, high = support_of(run.learner) if run.learner is not None else (-np.inf, np.inf)
     width = float(high) - float(low) if np.isfinite(float(high) - float(low)) else float(np.ptp(scores))
     bound = regret_bound(rounds[:, None], levels, width or 1.0)
@@ -148,69 +148,17 @@ def fading_regret(run: Replay, path: Path | None) -> Line:
     """
     rounds = run.scores.shape[0]
     if path is None or path.discount == 1 or not rounds:
-        return _no_claim(np.full(len(run.levels), np.nan))
+        return no_claim(np.full(len(run.levels), np.nan))
     memory = max(int(1 / (1 - path.discount)), 1)
     horizons = np.unique(np.append(np.arange(memory, rounds, memory), rounds))
     return _within(run, discounted_regret(path, horizons), 1 / (1 - path.discount))
-
-
-def coverage(run: Replay, path: Path | None, delta: float) -> Line:
-    """
-    Check the coverage against what it would be, had the scores been iid.
-
-    Under exchangeability the ranks of the scores at their arrival are independent. A threshold lies between two order
-    statistics of known ranks (:func:`dpconformal.theory.coverage_bracket`), so the number of covered rounds lies
-    between two sums of independent coins, whose quantiles are the band.
-
-    Parameters
-    ----------
-    run : Replay
-        One sequence.
-    path : Path or None
-        Its path; without one the run is held to what Exact guarantees. No claim with a discount.
-    delta : float
-        Probability that iid scores leave the band of a level.
-
-    Returns
-    -------
-    Line
-        Shares of rounds. Ties make the band wider: by the rounds in which score and threshold are equal, or less
-        than a bin apart.
-    """
-    thresholds, scores = np.asarray(run.thresholds), np.asarray(run.scores)
-    covered = scores[:, None] <= thresholds
-    if not scores.size or (path is not None and path.discount != 1):
-        return _no_claim(covered.mean(axis=0) if scores.size else np.full(len(run.levels), np.nan))
-    rounds = np.arange(1.0, scores.size + 1) if path is None else path.rounds
-    weight = np.asarray(concentration(rounds, None if path is None else path.learner.schedule))
-    precision = 4 * _precision(run)
-    below, above = np.zeros(len(run.levels)), (scores[:, None] == thresholds).mean(axis=0)
-    if isinstance(run.learner, Quantized):
-        below = above = _same_bin(run)
-    low, high = np.empty((2, len(run.levels)))
-    for i, level in enumerate(np.asarray(run.levels, float)):
-        least = rank_bracket(np.maximum(level - precision, 0), rounds - 1, weight)[0] / rounds
-        most = rank_bracket(np.minimum(level + precision, 1), rounds - 1, weight)[1] / rounds
-        low[i] = lower_count(least, delta / 2) / scores.size - below[i]
-        high[i] = upper_count(most, delta / 2) / scores.size + above[i]
-    low, high = np.maximum(low, 0), np.minimum(high, 1)
-    seen = covered.mean(axis=0)
-    return Line(seen, low, high, np.where((seen >= low) & (seen <= high), 0, scores.size))
-
-
-def _same_bin(run: Replay) -> np.ndarray:
-    low, high = moments.support(run.learner.prior)
-    bins = bins_of(run)
-    # A bin's width to either side covers every shared bin, however its edges are rounded.
-    apart = np.abs(np.asarray(run.thresholds, float) - np.asarray(run.scores, float)[:, None])
-    return np.mean(apart <= (high - low) / bins * (1 + 1e-6), axis=0)
 
 
 def _within(run: Replay, found: Regret, memory: float) -> Line:
     """Compare regret and bound; each round within memory may be off by the rounding of its threshold."""
     sizes = np.abs(np.concatenate([np.ravel(run.scores), np.ravel(run.thresholds)]).astype(float))
     scale = float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
-    slack = 2 * _precision(run) * scale * np.minimum(found.horizons, memory)[:, None]
+    slack = 2 * precision(run) * scale * np.minimum(found.horizons, memory)[:, None]
     bound = found.bound + slack
     late = ~(found.regret <= bound)
     where = np.where(late.any(axis=0), found.horizons[late.argmax(axis=0)], 0)
@@ -227,6 +175,7 @@ def _first(wrong: Any) -> np.ndarray:
     return np.where(wrong.any(axis=0), wrong.argmax(axis=0) + 1, 0)
 
 
-def _no_claim(seen: np.ndarray) -> Line:
+def no_claim(seen: np.ndarray) -> Line:
+    """Return a line that shows what was seen and claims nothing."""
     nothing = np.full(seen.shape, np.nan)
     return Line(seen, nothing, nothing, np.zeros(seen.shape, int), False)

@@ -1,0 +1,151 @@
+"""Coverage with its uncertainty: level by level over a run, and window by window along it."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import special
+
+from dpconformal.checks import Scalar, number, whole
+from dpconformal.diagnostics.windows import window_band
+from dpconformal.metrics import covered, rolling_coverage
+from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.summary import as_written
+from dpconformal.replay import Replay
+from dpconformal.theory.coverage_line import coverage as coverage_line
+from dpconformal.theory.path import path_of, sequences
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "xr.Dataset":
+    """
+    Compare coverage with its level, beside two bands that answer two questions.
+
+    The interval of Clopper and Pearson says what the chance to cover may have been, had it been the same in all rounds.
+    The band of the theory says what the coverage of this very learner may be, if the scores are iid: early
+    rounds and the weight of the prior are accounted for (:func:`dpconformal.theory.certify`).
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence or a batch, with the same levels every round.
+    prob : float
+        Confidence of the intervals, level by level.
+    delta : float
+        Probability that iid scores leave the band of a level.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``level`` (and ``batch`` axes): ``coverage``; ``low`` and ``high``, the interval; ``band_low`` and
+        ``band_high``, NaN where the theory claims nothing, as with a discount; ``claimed``, whether it does;
+        ``passed``, whether the coverage is inside the band or nothing is claimed.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> curve = coverage_curve(dpc.replay(dpc.Exact(), dpc.streams.iid(500), levels=[0.5, 0.9]))
+    >>> curve.passed.values
+    array([ True,  True])
+    """
+    import xarray as xr
+
+    tail = (1 - _probability("prob", prob)) / 2
+    delta = _probability("delta", delta)
+    lines = [coverage_line(sequence, path_of(sequence), delta) for _, sequence in sequences(run)]
+    hits = covered(run)
+    rounds, found = hits.shape[-2], hits.sum(axis=-2)
+    shape = found.shape
+    with np.errstate(invalid="ignore"):
+        seen = found / rounds if rounds else np.full(shape, np.nan)
+    # The quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k); shapes of 0 are the ends themselves.
+    least = special.betaincinv(np.maximum(found, 1), rounds - found + 1, tail)
+    most = special.betaincinv(found + 1, np.maximum(rounds - found, 1), 1 - tail)
+    ends = [np.array([getattr(line, name) for line in lines], float).reshape(shape) for name in ("low", "high")]
+    claimed = ~np.isnan(ends[0])
+    variables: dict[str, Any] = {
+        "coverage": seen,
+        "low": np.where(found == 0, 0.0, least),
+        "high": np.where(found == rounds, 1.0, most),
+        "band_low": ends[0],
+        "band_high": ends[1],
+        "claimed": claimed,
+        "passed": ~claimed | ((seen >= ends[0]) & (seen <= ends[1])),
+    }
+    data = xr.Dataset({name: ([*_batch(run), "level"], value) for name, value in variables.items()}, _levels(run))
+    if np.ndim(run.levels) > 1:
+        data["levels"] = ([*_batch(run), "level"], np.asarray(run.levels, float))
+    attrs = {"diagnostics": "coverage", "learner": repr(run.learner), "rounds": rounds}
+    return data.assign_attrs(attrs | {"prob": float(prob), "delta": delta})
+
+
+def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
+    """
+    Follow the coverage along a run, with a band that it leaves nowhere if misses are pure chance.
+
+    Misses are taken to be iid at the level, which is what a learner that knows the distribution of the scores has.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence or a batch, with the same levels every round and for every sequence.
+    window : int
+        Rounds that each point averages over.
+    prob : float
+        Probability that the coverage of a level stays inside its band over the whole run.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``coverage`` over ``time`` (the last round of the window) and ``level``. The bands are the same at all times, so
+        they are over ``level``: ``low`` and ``high`` for all windows together
+        (:func:`dpconformal.diagnostics.windows.window_band`), ``pointwise_low`` and ``pointwise_high`` for a single
+        one, which some window of a long run is bound to leave. ``passed``: whether a level never leaves the former.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> data = rolling_band(dpc.replay(dpc.Exact(), dpc.streams.iid(500), levels=[0.9]), window=100)
+    >>> data.low.values, data.high.values, data.passed.values
+    (array([0.8]), array([0.98]), array([ True]))
+    """
+    import xarray as xr
+
+    prob = _probability("prob", prob)
+    rounds = arrays_of(run).thresholds.shape[-2]
+    if np.ndim(run.levels) != 1:
+        raise ValueError(f"run.levels has shape {np.shape(run.levels)}: a band needs the same levels for all rounds")
+    window = whole("window", window, 1)
+    seen = np.asarray(rolling_coverage(run, window))
+    levels = as_written(np.asarray(run.levels))
+    bands = [[window_band(level, window, length, prob) for level in levels] for length in (rounds, window)]
+    ends = np.array(bands).transpose(0, 2, 1) / window
+    (low, high), (pointwise_low, pointwise_high) = ends
+    dims = [*_batch(run), "time", "level"]
+    inside = (seen >= low - 1e-9) & (seen <= high + 1e-9)
+    return xr.Dataset(
+        {
+            "coverage": (dims, seen),
+            "low": ("level", low),
+            "high": ("level", high),
+            "pointwise_low": ("level", pointwise_low),
+            "pointwise_high": ("level", pointwise_high),
+            "passed": ([*_batch(run), "level"], inside.all(axis=-2)),
+        },
+        {"time": np.arange(window, rounds + 1), "level": levels},
+        {"diagnostics": "rolling coverage", "learner": repr(run.learner), "window": window, "prob": prob},
+    )
+
+
+def _probability(name: str, value: Scalar) -> float:
+    return float(number(name, value, 0.0, 1.0, open_low=True, open_high=True))
+
+
+def _batch(run: Replay) -> list[str]:
+    axes = np.ndim(run.thresholds) - 2
+    return ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]
+
+
+def _levels(run: Replay) -> dict[str, Any]:
+    return {"level": as_written(np.asarray(run.levels))} if np.ndim(run.levels) == 1 else {}

@@ -1,0 +1,162 @@
+"""Runs, draws and fits as ArviZ keeps them: one tree of labelled arrays, which can be stored."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.checks import Numbers
+from dpconformal.diagnostics.backend import arviz_base
+from dpconformal.dirichlet.fit import Fit
+from dpconformal.metrics.arrays import arrays_of
+from dpconformal.replay import Replay, Summary
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+_NINE = np.arange(1, 10) / 10  # levels whose mean quantiles are the points at which F is looked at
+
+
+def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.DataTree":
+    """
+    Convert to the tree of labelled arrays that ArviZ works on, and that NetCDF and Zarr can hold.
+
+    A replay has no chains nor draws, so its arrays are not a posterior. They go to ``observed_data`` (``score``) and
+    ``constant_data`` (``threshold`` and ``covered`` over time and level). Leading axes are called ``sequence``, or
+    ``sequence_0``, ``sequence_1`` and so on if there are several. Levels that change by round or by sequence are a
+    variable ``level`` along ``query``.
+
+    Draws of a Dirichlet process and fits go to ``posterior``: ``F`` over (chain, draw, x), ``q`` over (chain, draw,
+    level); for a fit also its own sites, and ``sample_stats``. A dictionary of groups goes through
+    ``arviz_base.from_dict``.
+
+    Parameters
+    ----------
+    data : Replay, Draws, Fit or dict
+        What to convert; draws are anything with ``cdf(x)`` of shape (D, X) and ``quantile(levels)`` of shape (D, A).
+    x : array_like, shape (X,), optional
+        Where to look at F, for draws and fits. By default at the mean quantiles of levels 0.1 to 0.9.
+    levels : array_like, shape (A,), optional
+        Levels of q, for draws and fits; six from 0.1 to 0.95 by default.
+
+    Returns
+    -------
+    xarray.DataTree
+        The groups. Store it with ``tree.to_netcdf(path, engine="h5netcdf")`` or ``tree.to_zarr(path)``.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> tree = to_datatree(dpc.replay(dpc.Exact(), [0.2, 0.4, 0.6], levels=[0.5, 0.9]))
+    >>> tree["constant_data"]["covered"].sel(level=0.9).values
+    array([ True,  True,  True])
+    """
+    import xarray as xr
+
+    if isinstance(data, (Replay, Summary, dict)):
+        for name, value in (("x", x), ("levels", levels)):
+            if value is not None:
+                raise ValueError(f"{name} is given: only draws and fits are asked for F and q; leave it out")
+        if isinstance(data, dict):
+            tree: xr.DataTree = arviz_base().from_dict(data)
+            return tree
+        return xr.DataTree.from_dict(_run_groups(data), name="run")
+    if not (hasattr(data, "cdf") and hasattr(data, "quantile")):
+        raise ValueError(f"data is a {type(data).__name__}: pass a Replay, draws, a Fit or a dict of groups")
+    return xr.DataTree.from_dict(_sample_groups(data, x, levels), name="fit" if isinstance(data, Fit) else "draws")
+
+
+def from_datatree(tree: "xr.DataTree") -> Replay:
+    """
+    Get a stored run back, for the metrics.
+
+    Parameters
+    ----------
+    tree : xarray.DataTree
+        Made by :func:`to_datatree` of a replay, perhaps written and read again.
+
+    Returns
+    -------
+    Replay
+        Thresholds, scores and levels, in the precision that JAX's setting allows. There is no learner and no state:
+        metrics that go through the beliefs again need the run itself.
+
+    Raises
+    ------
+    ValueError
+        If the tree holds no run.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(dpc.Exact(), [0.2, 0.4, 0.6], levels=[0.5, 0.9])
+    >>> again = from_datatree(to_datatree(run))
+    >>> bool((again.thresholds == run.thresholds).all()), dpc.metrics.coverage(again).round(3)
+    (True, array([0.333, 1.   ]))
+    """
+    for place in ("observed_data/score", "constant_data/threshold"):
+        group, name = place.split("/")
+        if group not in tree.children or name not in tree[group].data_vars:
+            raise ValueError(f"tree has no {place}: pass a tree that to_datatree made of a replay")
+    constant, score = tree["constant_data"], tree["observed_data"]["score"]
+    thresholds, scores, levels = (jnp.asarray(a.values) for a in (constant["threshold"], score, constant["level"]))
+    return Replay(thresholds, None, scores, levels)
+
+
+def _run_groups(run: Any) -> dict[str, Any]:
+    import xarray as xr
+
+    parts = arrays_of(run)
+    thresholds, scores, levels = (np.asarray(a) for a in (run.thresholds, run.scores, run.levels))
+    axes = scores.ndim - 1
+    batch = ["sequence"] if axes == 1 else [f"sequence_{i}" for i in range(axes)]
+    last = "level" if levels.ndim == 1 else "query"
+    dims = [*batch, "time", last]
+    time = {"time": np.arange(1, scores.shape[-1] + 1)}
+    variables = {"threshold": (dims, thresholds), "covered": (dims, parts.scores <= parts.thresholds)}
+    if levels.ndim > 1:
+        variables["level"] = (dims if levels.ndim == len(dims) else [*batch, last], levels)
+    coords = {**time, **({"level": levels} if levels.ndim == 1 else {})}
+    about = {"creation_library": "dpconformal", "learner": repr(run.learner)}
+    return {
+        "/": xr.Dataset(attrs=about),
+        "observed_data": xr.Dataset({"score": ([*batch, "time"], scores)}, time, attrs=about),
+        "constant_data": xr.Dataset(variables, coords, attrs=about),
+    }
+
+
+def _sample_groups(data: Any, x: Numbers, levels: Numbers) -> dict[str, Any]:
+    import xarray as xr
+
+    fitted = isinstance(data, Fit)
+
+    def chained(values: Any) -> Any:
+        return np.asarray(values) if fitted else np.asarray(values)[None]
+
+    levels = np.atleast_1d(np.asarray(_LEVELS if levels is None else levels))
+    points = _default_points(chained(data.quantile(_NINE))) if x is None else np.atleast_1d(np.asarray(x))
+    cdf, quantile = chained(data.cdf(points)), chained(data.quantile(levels))
+    coords: dict[str, Any] = {"chain": np.arange(cdf.shape[0]), "draw": np.arange(cdf.shape[1])}
+    posterior = {"F": (["chain", "draw", "x"], cdf), "q": (["chain", "draw", "level"], quantile)}
+    about = {"creation_library": "dpconformal"}
+    groups = {}
+    if fitted:
+        about |= {"inference_library": "numpyro", "model": type(data.model).__name__}
+        for name, values in data.samples.items():
+            if name in ("F", "q", "x", "level"):
+                raise ValueError(f"data.samples has a site {name!r}, which the tree needs for itself: rename it")
+            own = [f"{name}_dim_{i}" for i in range(np.ndim(values) - 2)]
+            posterior[name] = (["chain", "draw", *own], np.asarray(values))
+        statistics = {name: (["chain", "draw"], np.asarray(values)) for name, values in data.stats.items()}
+        groups["sample_stats"] = xr.Dataset(statistics, coords, attrs=about)
+    groups["posterior"] = xr.Dataset(posterior, {**coords, "x": points, "level": levels}, attrs=about)
+    return {"/": xr.Dataset(attrs=about), **groups}
+
+
+def _default_points(quantiles: Any) -> Any:
+    """Round mean quantiles to a thousandth of their range, to be read."""
+    means = np.asarray(quantiles, float).mean(axis=(0, 1))
+    width = means[-1] - means[0]
+    digits = int(np.clip(3 - np.floor(np.log10(width)), 0, 15)) if width > 0 else 15
+    return np.unique(means.round(digits))

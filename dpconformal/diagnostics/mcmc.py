@@ -1,0 +1,106 @@
+"""Have the chains mixed? A table of F and of the thresholds, and warnings where it says no."""
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpconformal.checks import Numbers
+from dpconformal.diagnostics.backend import arviz_stats
+from dpconformal.diagnostics.datatree import to_datatree
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+R_HAT, ESS_PER_CHAIN = 1.01, 100  # Vehtari et al. (2021)
+
+
+def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = None) -> "pd.DataFrame":
+    """
+    Tabulate posterior means with their Monte Carlo errors and convergence, and warn of what is bad.
+
+    By default of F, of q and of sites that are a single number. The sites of a mixture are left out, because its
+    components switch labels: their r_hat is bad in a good fit.
+
+    Parameters
+    ----------
+    data : Fit, Draws or xarray.DataTree
+        A fit, or a tree with a group ``posterior``.
+    x, levels : array_like, optional
+        Where to look at F, and levels of q, for a fit or draws: see
+        :func:`~dpconformal.diagnostics.datatree.to_datatree`.
+    names : sequence of str, optional
+        Variables to tabulate instead.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a number, with ``mean``, ``sd``, ``mcse_mean``, ``ess_bulk``, ``ess_tail``, ``r_hat`` and ``verdict``.
+        The verdict is ``good``, what is wrong, or ``constant``: a quantile that is the same in every draw, such as
+        one of level 0 or at an atom, has no r_hat, and nothing is wrong with it.
+
+    Warns
+    -----
+    UserWarning
+        For every number with r_hat above 1.01 or an effective sample size below 100 a chain, and for divergences.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> draws = np.random.default_rng(0).normal(size=(4, 500))
+    >>> table = summary(to_datatree({"posterior": {"location": draws}}))
+    >>> table.loc["location", "verdict"], bool(table.loc["location", "r_hat"] < 1.01)
+    ('good', True)
+    """
+    tree = data if hasattr(data, "children") else to_datatree(data, x, levels)
+    if hasattr(data, "children") and not (x is None and levels is None):
+        raise ValueError("x and levels are given: a tree already has its points; leave them out")
+    if "posterior" not in tree.children:
+        raise ValueError(f"data has groups {sorted(tree.children)}: a summary needs posterior")
+    names = _names(tree["posterior"], names)
+    chains = tree["posterior"].sizes["chain"]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # r_hat of a constant is 0/0
+        table = arviz_stats().summary(tree, var_names=names, kind="all", round_to="none")
+    table = table[["mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat"]].astype(float)
+    table["verdict"] = [_verdict(row, chains) for _, row in table.iterrows()]
+    _warn(table, tree)
+    return table
+
+
+def _names(posterior: Any, names: Any) -> list[str]:
+    if names is None:
+        return [str(n) for n, v in posterior.data_vars.items() if n in ("F", "q") or set(v.dims) == {"chain", "draw"}]
+    known = [str(name) for name in posterior.data_vars]
+    for i, name in enumerate(names):
+        if name not in known:
+            raise ValueError(f"names[{i}] = {name!r}: the posterior has {', '.join(known)}")
+    return list(names)
+
+
+def _verdict(row: Any, chains: int) -> str:
+    if row["sd"] == 0:
+        return "constant"
+    faults = []
+    if not row["r_hat"] <= R_HAT and chains > 1:
+        faults.append(f"r_hat {row['r_hat']:.3g} is above {R_HAT}")
+    for name in ("ess_bulk", "ess_tail"):
+        if not row[name] >= ESS_PER_CHAIN * chains:
+            faults.append(f"{name} {row[name]:.0f} is below {ESS_PER_CHAIN * chains}")
+    return "; ".join(faults) or "good"
+
+
+def _warn(table: Any, tree: Any) -> None:
+    for label, row in table.iterrows():
+        if row["verdict"] in ("good", "constant"):
+            continue
+        mixed = "run longer chains (draws, warmup)" if row["r_hat"] <= 1.1 else "the chains disagree: do not use it"
+        warnings.warn(f"{label} = {row['mean']:.4g}: {row['verdict']}; {mixed}", stacklevel=3)
+    if "sample_stats" in tree.children and "diverging" in tree["sample_stats"].data_vars:
+        diverging = tree["sample_stats"]["diverging"]
+        if diverging.any():
+            warnings.warn(
+                f"diverging = {int(diverging.sum())} of {diverging.size} draws: parts of the posterior were not "
+                "reached; fit again with a larger target_accept_prob, such as 0.95",
+                stacklevel=3,
+            )

@@ -1,0 +1,184 @@
+"""Simulation-based calibration: draw a distribution from the prior, then scores, then ask the posterior about it."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from scipy import special
+
+from dpconformal.checks import Scalar, complain_at, number, whole
+from dpconformal.diagnostics.uniformity import Uniformity, uniformity
+from dpconformal.theory import moments
+from dpconformal.theory.concentration import concentration as concentration_of
+
+
+class Sbc(NamedTuple):
+    """
+    What :func:`sbc` found.
+
+    Attributes
+    ----------
+    pits : dict of ndarray, shape (simulations,)
+        Where in its posterior each truth fell, uniform if the model is right: ``cdf``, the distribution function at a
+        point; ``quantile``, the threshold of a level; ``mean``; ``next``, the next score.
+    concentration, fitted : float
+        That of the simulation, and that of the posterior.
+    scores : int
+        How many the posterior has seen.
+    """
+
+    pits: dict[str, np.ndarray]  # (simulations,) each
+    concentration: float
+    fitted: float
+    scores: int
+
+    def uniformity(self, prob: Scalar = 0.95) -> dict[str, Uniformity]:
+        """Compare each quantity with uniform numbers, all of them inside with probability ``prob`` at least."""
+        each = 1 - (1 - float(number("prob", prob, 0.0, 1.0, open_low=True, open_high=True))) / len(self.pits)
+        return {name: uniformity(pits, each) for name, pits in self.pits.items()}
+
+    @property
+    def passed(self) -> bool:
+        """Whether all quantities look uniform; a right model has a chance of 1 in 100 at most to fail."""
+        return all(found.inside for found in self.uniformity(0.99).values())
+
+
+def sbc(
+    prior: Any,
+    concentration: Scalar,
+    count: int,
+    simulations: int = 2000,
+    bins: int = 64,
+    level: Scalar = 0.9,
+    point: Scalar | None = None,
+    fit_concentration: Scalar | None = None,
+    schedule: Any = None,
+    draws: int = 19,
+    seed: int = 0,
+) -> Sbc:
+    """
+    Check that a Dirichlet-process posterior is calibrated, by simulation from its own prior.
+
+    Each simulation draws probabilities of the bins from Dirichlet(a P0) and n + 1 scores from these; the posterior sees
+    the first n of them. Quantities that take steps are smoothed at random within the step; otherwise they would not be
+    uniform.
+
+    Parameters
+    ----------
+    prior : Prior
+        P0, on a bounded support that it fills.
+    concentration : float
+        a, of the simulation.
+    count : int
+        n, scores that the posterior sees.
+    simulations : int
+        How many.
+    bins : int
+        Bins of equal width over the support, at least two.
+    level : float
+        Level of the threshold, in (0, 1).
+    point : float, optional
+        Where to look at the distribution function: the nearest edge between two bins, by default nearest to P0's mean.
+    fit_concentration : float, optional
+        The concentration of the posterior; the right one by default.
+    schedule : Schedule or callable, optional
+        Instead: the concentration that a schedule has in round n + 1.
+    draws : int
+        Posterior draws among which the true mean is ranked.
+    seed : int
+        Of the simulation.
+
+    Returns
+    -------
+    Sbc
+        PITs of four quantities; ``passed`` and ``uniformity(prob)``.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> right = sbc(dpc.priors.Uniform(), 5.0, count=50, simulations=200, bins=16, draws=9)
+    >>> wrong = sbc(dpc.priors.Uniform(), 5.0, count=50, simulations=200, bins=16, draws=9, fit_concentration=40.0)
+    >>> right.passed, wrong.passed
+    (True, False)
+    """
+    count, bins, draws = whole("count", count, 0), whole("bins", bins, 2), whole("draws", draws, 1)
+    true = number("concentration", concentration, 0.0, open_low=True)
+    fitted = _fitted(true, count, fit_concentration, schedule)
+    level = float(number("level", level, 0.0, 1.0, open_low=True, open_high=True))
+    edges, masses = _grid(prior, bins)
+    inner = edges[1:-1]
+    centres = (edges[:-1] + edges[1:]) / 2
+    where = masses @ centres if point is None else number("point", point, edges[0], edges[-1])
+    at = int(np.argmin(np.abs(inner - where)))
+
+    keys = jax.random.split(jax.random.key(whole("seed", seed, 0)), whole("simulations", simulations, 1))
+    shapes = (jnp.asarray(a * masses, float) for a in (true, fitted))
+    # The mean is ranked in units in which single precision has no trouble, whatever those of the scores.
+    found = _simulate(count, draws)(keys, *shapes, jnp.asarray((centres - edges[0]) / (edges[-1] - edges[0]), float))
+    p, seen, following, rank = (np.asarray(part) for part in found)
+
+    u, v, w = np.random.default_rng(whole("seed", seed, 0)).random((3, len(p)))
+    posterior = np.cumsum(fitted * masses + seen, axis=1)
+    total, rows = fitted + count, np.arange(len(p))
+    truth = np.cumsum(p / p.sum(axis=1, keepdims=True, dtype=float), axis=1)
+    reached = np.minimum((truth < level).sum(axis=1), bins - 1)  # the bin of the true threshold
+    chance = np.ones((len(p), bins + 1))  # that the threshold's bin is before the k-th
+    chance[:, 0] = 0
+    chance[:, 1:-1] = 1 - special.betainc(posterior[:, :-1], total - posterior[:, :-1], level)
+    belief = np.concatenate([np.zeros((len(p), 1)), posterior / total], axis=1)
+    pits = {
+        "cdf": special.betainc(posterior[:, at], total - posterior[:, at], np.minimum(truth[:, at], 1)),
+        "quantile": _between(chance[rows, reached], chance[rows, reached + 1], u),
+        "mean": (rank + v) / (draws + 1),
+        "next": _between(belief[rows, following], belief[rows, following + 1], w),
+    }
+    return Sbc(pits, float(true), float(fitted), count)
+
+
+def _between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
+    return np.clip(low + share * (high - low), 0, 1)
+
+
+def _fitted(true: Any, count: int, fit_concentration: Any, schedule: Any) -> Any:
+    """Return the concentration to fit with: the one given, a schedule's, or the true one."""
+    if fit_concentration is not None and schedule is not None:
+        raise ValueError("fit_concentration and schedule both say how to fit: pass one of them")
+    if schedule is not None:
+        why = "it must leave the scores some weight"
+        return number("schedule's concentration", concentration_of(count + 1, schedule), 0.0, open_low=True, hint=why)
+    return true if fit_concentration is None else number("fit_concentration", fit_concentration, 0.0, open_low=True)
+
+
+def _grid(prior: Any, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    low, high = moments.support(prior)
+    if not np.isfinite(high - low):
+        raise ValueError(f"prior has support [{low:g}, {high:g}]: bins need a bounded one, such as a truncated prior's")
+    edges = np.linspace(low, high, bins + 1)
+    masses = np.diff(moments.cdf(prior, edges))
+    complain_at("prior's mass of bin", masses, ~(masses > 0), "a Dirichlet needs some in each bin; use fewer bins")
+    return edges, masses / masses.sum()
+
+
+@functools.cache
+def _simulate(count: int, draws: int) -> Any:
+    """Compile all simulations as one program."""
+
+    def one(key: Array, shape: Array, fit: Array, centres: Array) -> tuple[Array, Array, Array, Array]:
+        first, second, third = jax.random.split(key, 3)
+        p = jax.random.dirichlet(first, shape)
+        places = jax.random.uniform(second, (count + 1,), p.dtype)
+        steps = jnp.cumsum(p)
+        bins = jnp.clip(jnp.searchsorted(steps, places * steps[-1], side="right"), 0, p.size - 1)
+        seen = jnp.zeros(p.shape, p.dtype).at[bins[:-1]].add(jnp.ones((), p.dtype))
+
+        def below(number: Array, key: Array) -> tuple[Array, None]:
+            smaller = jnp.dot(jax.random.dirichlet(key, fit + seen), centres) < jnp.dot(p, centres)
+            return number + smaller.astype(number.dtype), None
+
+        rank, _ = jax.lax.scan(below, jnp.zeros((), jnp.int32), jax.random.split(third, draws))
+        return p, seen, bins[-1], rank
+
+    return jax.jit(jax.vmap(one, in_axes=(0, None, None, None)))

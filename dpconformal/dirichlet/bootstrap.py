@@ -1,0 +1,55 @@
+"""The Bayesian bootstrap: the posterior in the limit of a prior that is worth nothing."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from dpconformal.dirichlet.draws import Draws
+from dpconformal.dirichlet.pieces import low_end, score_masses
+from dpconformal.dirichlet.posterior import Posterior
+from dpconformal.dirichlet.sizes import checked_draws
+from dpconformal.inputs import float_dtype
+
+
+def bootstrap(posterior: Posterior, key: Array, draws: int, size: int | None = None) -> Draws:
+    """
+    Draw Σ w_i δ(score_i), w uniform on the simplex: the Bayesian bootstrap, which has no prior.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of at least one score; its prior and concentration have no influence.
+    key : PRNG key
+        Of JAX.
+    draws : int
+        How many.
+    size : None
+        There is nothing to choose.
+
+    Returns
+    -------
+    Draws
+        Of them.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> bootstrap(Posterior(dpc.priors.Uniform(), 5.0, [0.3, 0.4]), jax.random.key(0), 100).quantile(1.0).max().round(3)
+    Array(0.4, dtype=float...)
+    """
+    if size is not None:
+        raise ValueError(f"size = {size!r}: the Bayesian bootstrap has none; leave it out")
+    draws = checked_draws(posterior, draws)
+    if posterior.scores.shape[0] == 0:
+        raise ValueError("posterior.scores is empty: the Bayesian bootstrap needs a score, or the prior; use 'split'")
+    return _bootstrap(posterior, key, draws, float_dtype(posterior.scores))
+
+
+@jax.jit(static_argnames=("draws", "dtype"))
+def _bootstrap(posterior: Posterior, key: Array, draws: int, dtype: Any) -> Draws:
+    shared = jnp.cumsum(score_masses(posterior, key, draws, dtype), axis=-1)
+    nothing = jnp.zeros((draws, 0), dtype)
+    scores = jnp.asarray(posterior.scores, dtype)
+    return Draws(low_end(posterior, dtype), scores, shared / shared[:, -1:], nothing, nothing)

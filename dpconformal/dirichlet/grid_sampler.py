@@ -1,0 +1,69 @@
+"""Draw from the posterior on bins, where it is a finite Dirichlet distribution."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from dpconformal.beliefs.bins import bin_of, centres_of
+from dpconformal.checks import is_traced, whole
+from dpconformal.dirichlet.draws import Draws
+from dpconformal.dirichlet.posterior import Posterior
+from dpconformal.dirichlet.sizes import checked_draws
+from dpconformal.inputs import float_dtype
+
+_BINS = 256
+
+
+def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) -> Draws:
+    """
+    Draw masses of equal bins, Dirichlet(a·P0(bin) + scores in it), and put them at the centres.
+
+    Exact at the edges of the bins, for any number of them, and so for a quantized belief.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        On a bounded support.
+    key : PRNG key
+        Of JAX.
+    draws : int
+        How many.
+    bins : int, optional
+        By default those of the posterior, where its scores are binned, or 256.
+
+    Returns
+    -------
+    Draws
+        Of them.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> grid(Posterior(dpc.priors.Uniform(), 5.0, [0.3]), jax.random.key(0), 100, bins=20).cumulative.shape
+    (100, 20)
+    """
+    draws, bins = checked_draws(posterior, draws), bins if bins is not None else posterior.bins or _BINS
+    bins = whole("bins", bins, 1)
+    if posterior.bins is not None and posterior.bins % bins:
+        raise ValueError(f"bins = {bins}: the posterior's {posterior.bins} bins must be a multiple of it")
+    low, high = posterior.prior.support
+    if not is_traced(low, high) and not math.isfinite(float(high) - float(low)):
+        raise ValueError(f"posterior.prior has support {posterior.prior.support}: a grid needs a bounded one")
+    return _grid(posterior, key, draws, bins, float_dtype(posterior.scores))
+
+
+@jax.jit(static_argnames=("draws", "bins", "dtype"))
+def _grid(posterior: Posterior, key: Array, draws: int, bins: int, dtype: Any) -> Draws:
+    low, high = (jnp.asarray(end, dtype) for end in posterior.prior.support)
+    a, scores = jnp.asarray(posterior.concentration, dtype), jnp.asarray(posterior.scores, dtype)
+    counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
+    edges = low + jnp.arange(bins + 1, dtype=dtype) * (high - low) / bins
+    shapes = a * jnp.diff(posterior.prior.cdf(edges))
+    shapes = shapes.at[bin_of(scores, low, high, bins)].add(counts)
+    masses = jax.random.dirichlet(key, jnp.maximum(shapes, jnp.finfo(dtype).tiny), (draws,), dtype)
+    nothing = jnp.zeros((draws, 0), dtype)
+    centres = centres_of(posterior.prior.support, bins, dtype)
+    return Draws(low, centres, jnp.cumsum(masses, axis=-1), nothing, nothing)

@@ -1,0 +1,385 @@
+"""The posterior of a Dirichlet process: its mean is the belief, its marginals are Beta, its quantiles known exactly."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpconformal.beliefs import Belief, Exact, Quantized
+from dpconformal.beliefs.bins import centres_of
+from dpconformal.beliefs.weights import check_prior, check_unspoilt
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, whole
+from dpconformal.dirichlet.backend import numpyro_distributions
+from dpconformal.dirichlet.draws import Draws
+from dpconformal.heads.credible_level import credible_level, exceedance
+from dpconformal.inputs import as_floats, as_levels, checked_scores, float_dtype
+from dpconformal.priors import Prior
+from dpconformal.pytree import register
+from dpconformal.schedules import Dirichlet
+
+
+@register(static=("bins",))
+@dataclass(frozen=True)
+class Posterior:
+    """
+    What is known of the distribution F of scores, after some of them: a Dirichlet process with concentration a + n.
+
+    Its mean is the belief of :class:`dpconformal.Exact` with ``schedules.Dirichlet(a)``. Beyond the mean it says how
+    sure one may be: F(x) has a Beta distribution, and so the posterior of any threshold q_α, the α-quantile of F, has
+    a closed form. That is computed on the host in float64 whatever JAX's setting is.
+
+    Parameters
+    ----------
+    prior : Prior
+        P0.
+    concentration : float
+        a, how many scores the prior is worth, above 0.
+    scores : array_like, shape (n,)
+        Scores seen, in any order; kept ascending. There may be none.
+    counts : array_like, shape (n,), optional
+        How often each of them was seen, once by default; weights that are not whole are welcome.
+    bins : int, optional
+        Where scores are the centres of that many equal bins, as those of :class:`dpconformal.Quantized` are. Then all
+        statements are exact at the edges of the bins.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> posterior = Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(60))
+    >>> low, high = posterior.quantile_interval(0.9, mass=0.9)
+    >>> round(float(low), 3), round(float(posterior.mean.quantile(0.9)), 3), round(float(high), 3)
+    (0.45, 0.496, 0.562)
+    """
+
+    prior: Prior
+    concentration: Scalar
+    scores: Any  # (n,)
+    counts: Any = None  # (n,)
+    bins: int | None = None
+
+    def __post_init__(self) -> None:
+        check_prior("Posterior", self.prior)
+        a = number("Posterior.concentration", self.concentration, 0.0, open_low=True)
+        checked_scores(self.scores, self.prior.support)
+        scores = as_numbers("scores", self.scores)
+        if scores.ndim != 1:
+            raise ValueError(f"scores has shape {scores.shape}: pass one sample, shape (n,); use jax.vmap for more")
+        if not jnp.issubdtype(scores.dtype, jnp.floating):
+            scores = scores.astype(float)
+        counts = self.counts
+        if counts is not None:
+            counts = as_numbers("counts", counts)
+            if counts.shape != scores.shape:
+                raise ValueError(f"counts has shape {counts.shape} and scores {scores.shape}: pass one count a score")
+            if not is_traced(counts):
+                complain_at("counts", counts, ~(np.isfinite(counts) & (counts >= 0)), "must be finite, 0 or more")
+            counts = counts.astype(float)
+        xp = jnp if is_traced(scores, counts) else np
+        order = xp.argsort(scores)
+        object.__setattr__(self, "concentration", a)
+        object.__setattr__(self, "scores", scores[order])
+        object.__setattr__(self, "counts", None if counts is None else counts[order])
+        if self.bins is not None:
+            object.__setattr__(self, "bins", whole("Posterior.bins", self.bins, 1))
+
+    @classmethod
+    def from_state(cls, learner: Any, state: Any) -> "Posterior":
+        """
+        Take the posterior that a belief has arrived at.
+
+        Parameters
+        ----------
+        learner : Exact or Quantized
+            With ``schedules.Dirichlet(a)`` and no discount: for any other schedule the belief is the mean of a
+            different process every round, and there is no posterior.
+        state : State
+            Of the learner, such as ``run.state``; not a batch.
+
+        Returns
+        -------
+        Posterior
+            Of the scores seen.
+
+        Examples
+        --------
+        >>> import dpconformal as dpc
+        >>> learner = dpc.Exact(schedule=dpc.schedules.Dirichlet(5.0))
+        >>> run = dpc.replay(learner, dpc.streams.iid(60), levels=[0.9])
+        >>> Posterior.from_state(learner, run.state).scores.size
+        60
+        """
+        if not isinstance(learner, (Exact, Quantized)) or not isinstance(learner.schedule, Dirichlet):
+            raise ValueError(
+                f"learner = {learner!r}: a posterior belongs to Exact or Quantized with schedule=schedules.Dirichlet(a)"
+            )
+        if learner.discount is not None:
+            raise ValueError(
+                f"learner.discount = {learner.discount!r}: a discounted belief is no posterior; leave it out"
+            )
+        if is_traced(state):
+            raise ValueError(
+                "state is being traced: how many scores it holds is not known; call from_state outside jit"
+            )
+        learner.belief(state)  # checks that the state is the learner's
+        check_unspoilt(state.seen)
+        a = learner.schedule.concentration
+        if isinstance(learner, Exact):
+            return cls(learner.prior, a, np.asarray(state.values)[: int(state.seen)])
+        bins = state.weights.shape[-1]
+        with jax.enable_x64(True):
+            centres = np.asarray(centres_of(learner.support, bins, np.float64))
+        return cls(learner.prior, a, centres, np.asarray(state.weights), bins)
+
+    @property
+    def total(self) -> Any:
+        """Concentration of the posterior: a plus the number of scores."""
+        seen = len(self.scores) if self.counts is None else self.counts.sum()
+        return self.concentration + seen
+
+    @property
+    def mean(self) -> Belief:
+        """The mean of F, which is the belief about the next score."""
+        return _mean(self, float_dtype(self.scores))
+
+    def cdf_marginal(self, x: Numbers) -> Any:
+        """
+        Return the posterior of F(x), a Beta distribution.
+
+        Parameters
+        ----------
+        x : array_like
+            Inside the support, where F(x) is neither 0 nor 1 for certain.
+
+        Returns
+        -------
+        numpyro.distributions.Beta
+            With the shape of x, in JAX's precision.
+
+        Raises
+        ------
+        ValueError
+            Naming an x at which F(x) is certain.
+
+        Examples
+        --------
+        >>> import dpconformal as dpc
+        >>> Posterior(dpc.priors.Uniform(), 5.0, [0.2, 0.4, 0.6]).cdf_marginal(0.5).mean
+        Array(0.5625, dtype=float...)
+        """
+        above, below = _shapes(self, as_floats(x))
+        if not is_traced(above, below):
+            why = "F(x) is 0 or 1 for certain there, which is no Beta distribution; leave the ends of the support out"
+            complain_at("x", x, (np.asarray(above) <= 0) | (np.asarray(below) <= 0), why)
+        return numpyro_distributions().Beta(below, above)
+
+    def quantile_cdf(self, level: Numbers, x: Numbers) -> Any:
+        """
+        Return the posterior probability that the quantile q_level of F is at most x.
+
+        Parameters
+        ----------
+        level : array_like
+            α in [0, 1].
+        x : array_like
+            Thresholds; broadcasts against the levels.
+
+        Returns
+        -------
+        ndarray or float
+            P(q_α ≤ x) = P(F(x) ≥ α), exact, in float64.
+
+        Examples
+        --------
+        >>> import dpconformal as dpc
+        >>> Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(60)).quantile_cdf(0.9, [0.4, 0.5, 0.6]).round(3)
+        array([0.   , 0.707, 0.99 ])
+        """
+        level = self._host_levels(level)
+        return exceedance(level, self._mean_cdf(x), float(self.total))
+
+    def quantile_icdf(self, level: Numbers, probability: Numbers) -> Any:
+        """
+        Return the quantiles of the posterior of q_level: the inverse of :meth:`quantile_cdf` in x.
+
+        Parameters
+        ----------
+        level : array_like
+            α in [0, 1].
+        probability : array_like
+            In (0, 1); broadcasts against the levels.
+
+        Returns
+        -------
+        ndarray or float
+            Thresholds: the smallest x with P(q_α ≤ x) at least the probability.
+
+        Examples
+        --------
+        >>> import dpconformal as dpc
+        >>> posterior = Posterior(dpc.priors.Uniform(), 5.0, [])
+        >>> round(float(posterior.quantile_cdf(0.9, posterior.quantile_icdf(0.9, 0.3))), 6)
+        0.3
+        """
+        level, probability = self._host_levels(level), np.asarray(as_numbers("probability", probability), float)
+        inside = (probability > 0) & (probability < 1)
+        complain_at("probability", probability, ~inside, "must lie in (0, 1)")
+        asked = np.asarray(credible_level(level, probability, float(self.total)))
+        with jax.enable_x64(True):
+            return np.asarray(_mean_quantile(self, jnp.asarray(asked)))[()]
+
+    def quantile_median(self, level: Numbers) -> Any:
+        """
+        Return the posterior median of the quantile q_level of F.
+
+        Parameters
+        ----------
+        level : array_like
+            α in [0, 1].
+
+        Returns
+        -------
+        ndarray or float
+            Thresholds, each as likely too high as too low.
+
+        Examples
+        --------
+        >>> import dpconformal as dpc
+        >>> float(Posterior(dpc.priors.Uniform(), 5.0, []).quantile_median(0.5).round(6))
+        0.5
+        """
+        return self.quantile_icdf(level, 0.5)
+
+    def quantile_interval(self, level: Numbers, mass: Scalar = 0.9) -> tuple[Any, Any]:
+        """
+        Return the central credible interval of the quantile q_level of F.
+
+        Parameters
+        ----------
+        level : array_like
+            α in [0, 1].
+        mass : float
+            Posterior probability of the interval, in (0, 1).
+
+        Returns
+        -------
+        tuple of ndarray or float
+            Its ends.
+
+        Examples
+        --------
+        >>> import dpconformal as dpc
+        >>> low, high = Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(1000)).quantile_interval(0.9)
+        >>> round(float(low), 2), round(float(high), 2)
+        (0.47, 0.51)
+        """
+        mass = number("mass", mass, 0.0, 1.0, open_low=True, open_high=True)
+        return self.quantile_icdf(level, (1 - mass) / 2), self.quantile_icdf(level, (1 + mass) / 2)
+
+    def credible_threshold(self, level: Numbers, confidence: Scalar = 0.95) -> Any:
+        """
+        Return the smallest threshold that covers at least ``level`` with posterior probability ``confidence``.
+
+        Parameters
+        ----------
+        level : array_like
+            α in [0, 1].
+        confidence : float
+            In (0, 1).
+
+        Returns
+        -------
+        ndarray or float
+            Bayesian tolerance bounds; :class:`dpconformal.Credible` gives those of every round of a replay.
+
+        Examples
+        --------
+        >>> import dpconformal as dpc
+        >>> float(Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(60)).credible_threshold(0.9).round(3))
+        0.562
+        """
+        confidence = number("confidence", confidence, 0.0, 1.0, open_low=True, open_high=True)
+        return self.quantile_icdf(level, confidence)
+
+    def sample(self, key: Array, draws: int, method: str = "split", size: int | None = None) -> Draws:
+        """
+        Draw distributions F from the posterior.
+
+        Parameters
+        ----------
+        key : PRNG key
+            ``jax.random.key(seed)``.
+        draws : int
+            How many.
+        method : {"split", "grid", "sticks", "urn", "bootstrap"}
+            See :mod:`dpconformal.dirichlet.samplers`. The default is exact up to a tail of the prior's part.
+        size : int, optional
+            Sticks, bins or steps of the method.
+
+        Returns
+        -------
+        Draws
+            With ``cdf(x)``, ``quantile(levels)`` and ``mean()`` of each. Works inside ``jit`` and ``vmap``.
+
+        Examples
+        --------
+        >>> import jax, dpconformal as dpc
+        >>> posterior = Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(60))
+        >>> sampled = posterior.sample(jax.random.key(0), 4000).quantile(0.9)
+        >>> bool(abs(np.mean(np.asarray(sampled) <= 0.5) - posterior.quantile_cdf(0.9, 0.5)) < 0.02)
+        True
+        """
+        from dpconformal.dirichlet.samplers import SAMPLERS
+
+        if method not in SAMPLERS:
+            raise ValueError(f"method = {method!r}: pass one of {', '.join(map(repr, SAMPLERS))}")
+        return SAMPLERS[method](self, key, draws, size)
+
+    def _host_levels(self, level: Numbers) -> np.ndarray:
+        if is_traced(self, level):
+            raise ValueError(
+                "inside jit there is no closed form, for it needs float64 on the host; use sample, or Credible"
+            )
+        level = np.asarray(as_numbers("level", level), float)
+        as_levels(level, name="level")
+        return level
+
+    def _mean_cdf(self, x: Numbers) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(_mean_cdf(self, jnp.asarray(np.asarray(as_numbers("x", x), float))))
+
+
+def _mean(posterior: Posterior, dtype: Any) -> Belief:
+    scores = jnp.asarray(posterior.scores, dtype)
+    counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
+    a = jnp.asarray(posterior.concentration, dtype)
+    a = jnp.where(a > 0, a, jnp.nan)  # only a traced value gets here unchecked
+    used = jnp.asarray(scores.shape[0], jnp.int32)
+    if scores.shape[0] == 0:  # an atom that is not used, for there must be one
+        scores, counts = jnp.full(1, jnp.inf, dtype), jnp.zeros(1, dtype)
+    below = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(counts)])
+    return Belief(posterior.prior, a / (a + below[-1]), scores, below / (a + below[-1]), used)
+
+
+@jax.jit
+def _mean_cdf(posterior: Posterior, x: Array) -> Array:
+    return _mean(posterior, x.dtype).cdf(x)
+
+
+@jax.jit
+def _mean_quantile(posterior: Posterior, p: Array) -> Array:
+    return _mean(posterior, p.dtype).quantile(p)
+
+
+@jax.jit
+def _shapes(posterior: Posterior, x: Float[Array, "*n"]) -> tuple[Array, Array]:
+    """Masses above and below x, prior's and scores'; not by 1 - cdf, which would lose small ones."""
+    a = jnp.asarray(posterior.concentration, x.dtype)
+    scores = jnp.asarray(posterior.scores, x.dtype)
+    counts = jnp.ones(scores.shape, x.dtype) if posterior.counts is None else jnp.asarray(posterior.counts, x.dtype)
+    cumulative = jnp.concatenate([jnp.zeros(1, x.dtype), jnp.cumsum(counts)])
+    below = cumulative[jnp.searchsorted(scores, x, side="right")]
+    share = posterior.prior.cdf(x)
+    return a * (1 - share) + (cumulative[-1] - below), a * share + below

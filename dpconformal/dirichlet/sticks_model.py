@@ -1,0 +1,140 @@
+"""The posterior of a Dirichlet process as a NumPyro model: a check of the closed form, not a replacement."""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpconformal.checks import Scalar, is_traced, whole
+from dpconformal.dirichlet.backend import numpyro, numpyro_distributions
+from dpconformal.pytree import register
+
+_TOLERATED = 1e-3  # mass that a truncation may misplace on average
+
+
+@register(static=("sticks",))
+@dataclass(frozen=True)
+class SticksModel:
+    """
+    W · (prior part) + Σ w_i δ(score_i), the posterior of a Dirichlet process taken apart.
+
+    The shares (W, w_1, ..., w_n) are Dirichlet(a, c_1, ..., c_n), with c_i = 1 unless scores have counts. The prior
+    part is a Dirichlet process of its own, with atoms from P0 and lengths by breaking a stick. Only it is truncated, so
+    the number of sticks need not grow with n.
+
+    A Dirichlet process is conjugate: everything that NUTS can find here is known exactly. The model is for comparing a
+    sampler with the closed form, and to build upon.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Anything with ``prior``, ``concentration``, ``scores`` and ``counts``.
+    sticks : int
+        Atoms of the prior part; the last takes what remains. A warning says when that is too much.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> import jax.numpy as jnp
+    >>> from dpconformal.priors import Uniform
+    >>> posterior = SimpleNamespace(prior=Uniform(), concentration=1.0, scores=jnp.array([0.2, 0.6]), counts=None)
+    >>> model = SticksModel(posterior, sticks=10)
+    >>> sticks, atoms = jnp.full(9, 0.5), jnp.linspace(0.05, 0.95, 10)
+    >>> sample = {"sticks": sticks, "atoms": atoms, "shares": jnp.array([0.5, 0.25, 0.25])}
+    >>> model.cdf(sample, jnp.array([0.1, 0.2]))
+    Array([0.25 , 0.625], dtype=float...)
+    """
+
+    posterior: Any
+    sticks: int = 50
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sticks", whole("SticksModel.sticks", self.sticks, 1))
+        if is_traced(self.posterior.concentration, self.posterior.scores, self.posterior.counts):
+            return
+        a = float(self.posterior.concentration)
+        share = a / (a + self._counts().sum())
+        tail = share * (a / (a + 1)) ** self.sticks
+        if tail > _TOLERATED:
+            needed = math.ceil(math.log(_TOLERATED / share) / math.log(a / (a + 1)))
+            warnings.warn(
+                f"sticks = {self.sticks} misplaces {tail:.2g} of the mass on average, and the spread of F comes out "
+                f"too large; {needed} sticks misplace {_TOLERATED:g}",
+                stacklevel=3,
+            )
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the prior's support."""
+        low, high = self.posterior.prior.support
+        return low, high
+
+    def _counts(self) -> Any:
+        scores, counts = self.posterior.scores, self.posterior.counts
+        return np.ones(np.shape(scores)) if counts is None else np.asarray(counts, float)
+
+    def __call__(self) -> None:
+        """State the model to NumPyro."""
+        sample, dist, dtype = numpyro().sample, numpyro_distributions(), jnp.result_type(float)
+        a = jnp.asarray(self.posterior.concentration, dtype)
+        if self.sticks > 1:
+            sample("sticks", dist.Beta(jnp.ones((), dtype), a).expand([self.sticks - 1]).to_event(1))
+        places = sample("places", dist.Uniform().expand([self.sticks]).to_event(1))
+        numpyro().deterministic("atoms", self.posterior.prior.quantile(places))
+        weights = np.concatenate([np.ones(1), self._counts()])  # the first is the prior's
+        held = np.flatnonzero(weights)  # a score that was seen 0 times has no share
+        if held.size > 1:  # without scores the prior part is all there is
+            shares = sample("held_shares", dist.Dirichlet(jnp.asarray(weights[held], dtype).at[0].set(a)))
+            numpyro().deterministic("shares", jnp.zeros(weights.size, dtype).at[held].set(shares))
+
+    def cdf(self, sample: dict[str, Any], x: Float[Array, " X"]) -> Float[Array, " X"]:
+        """F(x) of one draw."""
+        places, masses = self._atoms(sample)
+        total = jnp.sum(jnp.where(places[None, :] <= x[:, None], masses[None, :], 0), axis=1)
+        return jnp.where(x >= jnp.asarray(self.support[1], x.dtype), 1, jnp.clip(total, 0, 1))
+
+    def quantile(self, sample: dict[str, Any], levels: Float[Array, " A"]) -> Float[Array, " A"]:
+        """Smallest x with F(x) ≥ level, of one draw; level 1 is the upper end, which the untruncated F needs."""
+        places, masses = self._atoms(sample)
+        order = jnp.argsort(places)
+        index = jnp.searchsorted(jnp.cumsum(masses[order]), levels)
+        found = places[order][jnp.minimum(index, places.size - 1)]
+        low, high = (jnp.asarray(end, levels.dtype) for end in self.support)
+        return jnp.where(levels <= 0, low, jnp.where(levels >= 1, high, found))
+
+    def _atoms(self, sample: dict[str, Any]) -> tuple[Array, Array]:
+        atoms = sample["atoms"]
+        lengths = stick_lengths(sample["sticks"]) if self.sticks > 1 else jnp.ones_like(atoms)
+        if "shares" not in sample:
+            return atoms, lengths
+        shares = sample["shares"]
+        scores = jnp.asarray(self.posterior.scores, atoms.dtype)
+        return jnp.concatenate([atoms, scores]), jnp.concatenate([shares[0] * lengths, shares[1:]])
+
+
+def stick_lengths(breaks: Float[Array, " K"]) -> Float[Array, " K+1"]:
+    """
+    Break a stick: each break takes its share of what is left, and the last piece is the rest.
+
+    Parameters
+    ----------
+    breaks : Array, shape (K,)
+        Shares in [0, 1].
+
+    Returns
+    -------
+    Array, shape (K + 1,)
+        Lengths, which sum to 1.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> stick_lengths(jnp.array([0.5, 0.5]))
+    Array([0.5 , 0.25, 0.25], dtype=float...)
+    """
+    one = jnp.ones(1, breaks.dtype)
+    return jnp.concatenate([breaks, one]) * jnp.concatenate([one, jnp.cumprod(1 - breaks)])

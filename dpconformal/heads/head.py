@@ -1,0 +1,195 @@
+"""What prediction heads share: a belief that is asked for other levels than the user's."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpconformal.beliefs import Exact, Quantized
+from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
+from dpconformal.checks import Numbers, Scalar, is_traced
+from dpconformal.inputs import as_levels
+from dpconformal.learner import State
+from dpconformal.pinball import pinball
+from dpconformal.replay import replay, spread
+from dpconformal.totals import Sum, Totals, joined
+
+_ROOM = 2**24  # thresholds that are held at a time where only totals are wanted
+
+
+class Head:
+    """
+    A learner that asks a belief for levels of its own, which depend on the number of scores seen alone.
+
+    Since these levels grow with the user's, thresholds never cross.
+    """
+
+    learner: Any
+
+    def asked(self, seen: Array, levels: Array) -> Array:
+        """Return the levels to ask for, given the number of scores, inside ``jit`` too."""
+        raise NotImplementedError
+
+    def asked_by_round(self, seen: Any, levels: Any) -> Any:
+        """Return the levels to ask for in many rounds: (T,), then (A,) or (T, A), to (T, A)."""
+        rows = jnp.broadcast_to(jnp.asarray(levels), (seen.shape[0], levels.shape[-1]))
+        return jax.vmap(self.asked)(jnp.asarray(seen, jnp.int32), rows)
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the interval that holds every score."""
+        return self.learner.support
+
+    def init(self, rounds: int | None = None, dtype: Any = None) -> State:
+        """Return the state before any score, that of the belief."""
+        return self.learner.init(rounds, dtype)
+
+    def prepare(self, state: State, rounds: int) -> State:
+        """Make room for more rounds, also in a batch of states."""
+        return self.learner.prepare(state, rounds)
+
+    def observe(self, state: State, score: Numbers) -> State:
+        """Return the state after one more score."""
+        return self.learner.observe(state, score)
+
+    def merge(self, first: State, second: State) -> State:
+        """Return the state that saw the scores of ``first``, then those of ``second``."""
+        return self.learner.merge(first, second)
+
+    def quantile(self, state: State, levels: Numbers) -> Float[Array, "..."]:
+        """Predict the threshold of each level."""
+        levels = as_levels(levels, None if isinstance(state, BinnedScores) else state.values.dtype)
+        asked = self.asked(state.seen, levels)
+        asked = jnp.where(state.seen < 0, jnp.nan, asked)
+        if not is_traced(asked) and np.isnan(asked).any():  # a spoilt state has no thresholds
+            return jnp.full_like(levels, jnp.nan)
+        return lifted(self.learner, self.learner.quantile(state, asked), bins_of(state))
+
+    def recorded(self, begin: State, fresh: bool, scores: Any, levels: Array, keep: str) -> tuple[Any, State] | None:
+        """
+        Replay recorded scores: the levels of all rounds are known beforehand, so that the belief's fast ways serve.
+
+        Parameters
+        ----------
+        begin : State
+            Where to start; with the leading axes of the scores unless it is fresh.
+        fresh : bool
+            Whether it has seen nothing.
+        scores : array, shape (..., T)
+            Checked scores.
+        levels : Array, shape (A,) or (T, A)
+            Checked levels.
+        keep : {"all", "summary"}
+            Every threshold or totals.
+
+        Returns
+        -------
+        tuple or None
+            Thresholds or totals and the final state. None where the generic scan must do: for sequences of a batch
+            that have, or may have, seen unequal numbers of scores, and for totals inside ``jit``.
+        """
+        batch, rounds, traced = scores.shape[:-1], scores.shape[-1], is_traced(self, scores, levels)
+        known = None if fresh or is_traced(begin.seen) else np.unique(np.asarray(begin.seen))
+        unequal = known is not None and (known.size != 1 or known[0] < 0)
+        unknown = batch and not fresh and known is None
+        if not scores.size or unequal or unknown or (keep == "summary" and (traced or is_traced(begin.seen))):
+            return None
+        first = 0 if fresh else begin.seen if known is None else int(known[0])
+        state = None if fresh and keep == "all" else spread(begin, batch) if fresh else begin
+        wanted = levels if is_traced(levels) else np.asarray(levels, float)
+        block = rounds if keep == "all" else max(_ROOM * rounds // (scores.size * levels.shape[-1]), 1)
+        parts = []
+        for start in range(0, rounds, block):
+            here = slice(start, min(start + block, rounds))
+            counts = first + np.arange(here.start, here.stop, dtype=np.int32)
+            own = wanted[here] if wanted.ndim == 2 else wanted
+            run: Any = replay(self.learner, scores[..., here], self.asked_by_round(counts, own), state)
+            state, thresholds = run.state, lifted(self.learner, run.thresholds, bins_of(run.state))
+            parts.append(thresholds if keep == "all" else _totals(thresholds, scores[..., here], own))
+        return parts[0] if keep == "all" else joined(parts), state
+
+
+def _totals(thresholds: Any, scores: Any, levels: Any) -> Totals:
+    thresholds, score = np.asarray(thresholds, float), np.asarray(scores, float)[..., None]
+    sums = (np.sum(part, axis=-2) for part in (pinball(np, thresholds, score, levels), thresholds))
+    loss, total = (Sum(part, np.zeros_like(part)) for part in sums)
+    return Totals(np.sum(score <= thresholds, axis=-2), loss, total)
+
+
+def bins_of(state: State) -> int | None:
+    """
+    Tell how many bins a belief keeps.
+
+    Parameters
+    ----------
+    state : State
+        Of Exact or Quantized.
+
+    Returns
+    -------
+    int or None
+        None for a belief that keeps every score.
+    """
+    return state.weights.shape[-1] if isinstance(state, BinnedScores) else None
+
+
+@jax.jit(static_argnames="bins")
+def lifted(learner: Any, thresholds: Float[Array, "..."], bins: int | None) -> Float[Array, "..."]:
+    """
+    Raise a threshold to the upper edge of its bin, where the scores of that bin have been counted.
+
+    A quantized belief has them at the centre, although some were above it.
+
+    Parameters
+    ----------
+    learner : Exact or Quantized
+        The belief.
+    thresholds : Array
+        Its own.
+    bins : int or None
+        None for a belief that keeps every score, which is left as it is.
+
+    Returns
+    -------
+    Array
+        Thresholds that no counted score exceeds for binning alone.
+    """
+    if bins is None:
+        return thresholds
+    dtype = thresholds.dtype
+    low, high = (jnp.asarray(end, dtype) for end in learner.support)
+    known = jnp.where(jnp.isnan(thresholds), low, thresholds)
+    bin_here = bin_of(known, low, high, bins)
+    centre = centres_of(learner.support, bins, dtype)[bin_here]
+    edge = low + ((bin_here + 1).astype(dtype) * (high - low)) / bins
+    # A centre that is computed in two programs may differ in the last bit.
+    counted = known >= centre - 4 * jnp.finfo(dtype).eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
+    raised = jnp.where(counted, jnp.minimum(jnp.maximum(edge, known), high), known)
+    return jnp.where(jnp.isnan(thresholds), thresholds, raised)
+
+
+def check_learner(owner: str, learner: Any) -> None:
+    """
+    Check that a head stands on a belief without a discount.
+
+    Parameters
+    ----------
+    owner : str
+        The head's class name.
+    learner : Learner
+        What it was given.
+
+    Raises
+    ------
+    ValueError
+        Naming what is wrong.
+    """
+    if not isinstance(learner, (Exact, Quantized)):
+        raise ValueError(f"{owner}.learner = {learner!r}: pass a belief, Exact(...) or Quantized(...)")
+    if learner.discount is not None:
+        raise ValueError(
+            f"{owner}.learner has discount = {learner.discount!r}: the guarantee is for beliefs that weigh all scores "
+            "equally; leave the discount out"
+        )
