@@ -286,3 +286,22 @@ def test_bad_arguments():
         found.cdf([0.5, np.nan])
     with pytest.raises(ValueError, match=r"levels\[0\] = 90"):
         found.threshold([90])
+
+
+def test_the_likelihood_of_a_concentration_keeps_its_digits():
+    """Far out a difference of log-gammas is noise, in which a chain once got lost at 1e18."""
+    from numpyro import handlers
+
+    model = ConcentrationModel.from_scores(SCORES, Uniform(), BINS)
+    concentrations = np.array([1e-6, 0.1, 3.0, 1e4, 1e9, 1e18])
+
+    def stated(a):
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            trace = handlers.trace(handlers.substitute(model, {"concentration": a})).get_trace()
+        return trace["counts"]["fn"].log_factor
+
+    ours = np.array([stated(jnp.asarray(a)) for a in concentrations])
+    counts, masses = bin_counts(SCORES, Uniform(), BINS)
+    np.testing.assert_allclose(ours, log_likelihood(concentrations, counts, masses), rtol=1e-9)
+    assert ours[-1] == pytest.approx(200 * np.log(1 / BINS), rel=1e-9)
+    assert np.isfinite(jax.grad(stated)(jnp.asarray(1e18)))
