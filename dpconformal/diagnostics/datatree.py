@@ -43,7 +43,8 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
     Returns
     -------
     xarray.DataTree
-        The groups. Store it with ``tree.to_netcdf(path, engine="h5netcdf")`` or ``tree.to_zarr(path)``.
+        The groups. Store it with ``tree.to_netcdf(path, engine="h5netcdf")`` or
+        ``tree.to_zarr(path, consolidated=False)``, and read it with ``xarray.open_datatree``.
 
     Examples
     --------
