@@ -1,5 +1,7 @@
 """Diagnostics of one stream or run: ranks, uniformity, bands, coverage, dependence of misses, trees of arrays."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -221,7 +223,7 @@ def test_rolling_band_of_a_run():
 def christoffersen(missed, chance):
     """The likelihood ratios, written out by transition counts and SciPy's binomial."""
     n = np.zeros((2, 2))
-    for before, after in zip(missed[:-1], missed[1:], strict=True):
+    for before, after in itertools.pairwise(missed):
         n[int(before), int(after)] += 1
     share = n[:, 1].sum() / n.sum()
     rows = [n[i, 1] / n[i].sum() for i in (0, 1)]

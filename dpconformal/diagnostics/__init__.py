@@ -9,6 +9,7 @@ from dpconformal.diagnostics.datatree import from_datatree, to_datatree
 from dpconformal.diagnostics.dependence import miss_dependence
 from dpconformal.diagnostics.mcmc import summary
 from dpconformal.diagnostics.pictures import plot_coverage, plot_rolling, plot_uniformity
+from dpconformal.diagnostics.posterior_picture import plot_posterior
 from dpconformal.diagnostics.ranks import smoothed_ranks
 from dpconformal.diagnostics.sbc import Sbc, sbc
 from dpconformal.diagnostics.study_pictures import plot_calibration, plot_compare, plot_sbc
@@ -28,6 +29,7 @@ __all__ = [
     "plot_compare",
     "plot_coverage",
     "plot_ecdf_pit",
+    "plot_posterior",
     "plot_rolling",
     "plot_sbc",
     "plot_uniformity",

@@ -1,7 +1,5 @@
-"""Draw the scores to come, one after the other, by Pólya's urn; many of them stand for the posterior."""
+"""Draw the scores to come, one after the other, by Pólya's urn; and the posterior with their help."""
 
-import math
-import warnings
 from typing import Any
 
 import jax
@@ -9,20 +7,23 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpconformal.checks import is_traced, whole
+from dpconformal.checks import whole
 from dpconformal.dirichlet.draws import Draws
-from dpconformal.dirichlet.pieces import from_mean, low_end
+from dpconformal.dirichlet.pieces import broken_sticks, from_mean, in_order, low_end, prior_draws, score_masses
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.dirichlet.sizes import checked_draws, checked_size
+from dpconformal.dirichlet.sizes import checked_draws, enough_sticks
 from dpconformal.inputs import float_dtype
+
+_STEPS, _STICKS = 100, 128  # by default; and sticks of the rest at least, and where the concentration is traced
 
 
 def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) -> Draws:
     """
-    Draw the scores to come by Pólya's urn, and take their empirical distribution.
+    Draw scores to come by Pólya's urn, and weigh them and those seen uniformly on the simplex.
 
-    That of infinitely many would be F. Of m steps, the share at most x is beta-binomial: its variance is
-    1 + (a + n)/m times that of F(x).
+    The posterior given scores to come, averaged over these, is the posterior: so this is right for any number of steps.
+    What is left of the prior, a/(a + n + steps) of the mass on average, is broken into sticks. (Equal weights, the
+    empirical distribution of the urn alone, would be right for infinitely many steps only.)
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) 
     draws : int
         How many.
     steps : int, optional
-        Scores to come, by default 20·(a + n). There is a warning where they are fewer than a + n.
+        Scores to come, by default 100.
 
     Returns
     -------
@@ -43,20 +44,13 @@ def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) 
     Examples
     --------
     >>> import dpconformal as dpc
-    >>> urn(Posterior(dpc.priors.Uniform(), 5.0, [0.3]), jax.random.key(0), 100, steps=500).own_atoms.shape
-    (100, 500)
+    >>> urn(Posterior(dpc.priors.Uniform(), 5.0, [0.3]), jax.random.key(0), 100).own_atoms.shape
+    (100, 228)
     """
-    total = posterior.total
-    steps = checked_size("steps", steps, None if is_traced(total) else max(math.ceil(20 * float(total)), 1), 0.0)
-    if not is_traced(total) and steps < total:
-        warnings.warn(
-            f"steps = {steps}: fewer than a + n = {float(total):g} draws from the urn more than double the variance",
-            stacklevel=3,
-        )
-    future = jnp.sort(future_scores(posterior, key, draws, steps), axis=-1)
-    masses = (jnp.arange(steps, dtype=future.dtype) + 1) / steps
-    nothing = jnp.zeros((draws, 0), future.dtype)
-    return Draws(low_end(posterior, future.dtype), nothing[0], nothing, future, jnp.broadcast_to(masses, future.shape))
+    draws, a = checked_draws(posterior, draws), posterior.concentration
+    steps = whole("steps", _STEPS if steps is None else steps, 1)
+    sticks = max(enough_sticks(a, a / (posterior.total + steps)) or 0, _STICKS)
+    return _urn(posterior, key, draws, steps, sticks, float_dtype(posterior.scores))
 
 
 def future_scores(posterior: Posterior, key: Array, draws: int, steps: int) -> Float[Array, "D M"]:
@@ -87,6 +81,21 @@ def future_scores(posterior: Posterior, key: Array, draws: int, steps: int) -> F
     """
     draws, steps = checked_draws(posterior, draws), whole("steps", steps, 1)
     return _future(posterior, key, draws, steps, float_dtype(posterior.scores))
+
+
+@jax.jit(static_argnames=("draws", "steps", "sticks", "dtype"))
+def _urn(posterior: Posterior, key: Array, draws: int, steps: int, sticks: int, dtype: Any) -> Draws:
+    keys = jax.random.split(key, 6)
+    a = jnp.asarray(posterior.concentration, dtype)
+    a = jnp.where(a > 0, a, jnp.nan)
+    rest = jax.random.gamma(keys[0], a, (draws, 1), dtype) * broken_sticks(keys[1], a, draws, sticks)
+    masses = jax.random.exponential(keys[2], (draws, steps), dtype), rest
+    places = _future(posterior, keys[3], draws, steps, dtype), prior_draws(posterior, keys[4], rest.shape, dtype)
+    atoms, own = in_order(*(jnp.concatenate(parts, axis=-1) for parts in (places, masses)))
+    shared = jnp.cumsum(score_masses(posterior, keys[5], draws, dtype), axis=-1)
+    total = own[:, -1:] + (shared[:, -1:] if shared.shape[-1] else 0)
+    scores = jnp.asarray(posterior.scores, dtype)
+    return Draws(low_end(posterior, dtype), scores, shared / total, atoms, own / total)
 
 
 @jax.jit(static_argnames=("draws", "steps", "dtype"))
