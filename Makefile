@@ -66,6 +66,7 @@ docs: $(VENV)/.docs-ready
 
 pictures: $(VENV)/.ready
 	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/bayesian_pictures.py
 
 clean:
 	rm -rf .venv .venv-* docs/_build docs/api .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -16,7 +16,11 @@ mpl.use("Agg")
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/quickstart.md", "docs/speed.md", "docs/baselines.md", "docs/theory.md", "docs/experiments.md"],
+    [
+        "README.md",
+        *(f"docs/{name}.md" for name in ("quickstart", "speed", "baselines", "theory", "experiments")),
+        *(f"docs/{name}.md" for name in ("dirichlet", "diagnostics")),
+    ],
 )
 def test_examples_run(page):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
@@ -48,8 +52,9 @@ def test_every_experiment_has_a_picture_and_every_public_name_a_place():
         assert f"images/experiment_{name}.png" in page
         assert (ROOT / "docs" / "images" / f"experiment_{name}.png").exists()
         assert f"   experiments.{name}\n" in reference
-    for name in dpc.theory.__all__:
-        assert f"   theory.{name}\n" in reference
+    for module in ("theory", "dirichlet", "diagnostics"):
+        for name in getattr(dpc, module).__all__:
+            assert f"   {module}.{name}\n" in reference
 
 
 def test_monotone_on_a_card_means_a_belief():
