@@ -1,6 +1,7 @@
 """NumPyro on demand: the one place that imports it."""
 
 import importlib
+import sys
 from typing import Any
 
 
@@ -18,7 +19,9 @@ def numpyro() -> Any:
     ImportError
         Saying how to install it.
     """
-    return _imported("numpyro")
+    package = _imported("numpyro")
+    _mended(package.distributions)
+    return package
 
 
 def numpyro_distributions() -> Any:
@@ -35,7 +38,7 @@ def numpyro_distributions() -> Any:
     ImportError
         Saying how to install it.
     """
-    return _imported("numpyro.distributions")
+    return _mended(numpyro().distributions)
 
 
 def numpyro_infer() -> Any:
@@ -52,7 +55,22 @@ def numpyro_infer() -> Any:
     ImportError
         Saying how to install it.
     """
+    numpyro()
     return _imported("numpyro.infer")
+
+
+def _mended(package: Any) -> Any:
+    """
+    Give a package the submodules that it has lost.
+
+    ArviZ 1.x puts a lazy NumPyro in its place. If then ``numpyro.distributions`` is imported first, Python executes it
+    twice, and the second time does not set attributes for submodules that are there already; ``numpyro.factor`` needs one.
+    """
+    for name, module in list(sys.modules.items()):
+        parent, _, child = name.rpartition(".")
+        if parent == package.__name__ and not hasattr(package, child):
+            setattr(package, child, module)
+    return package
 
 
 def _imported(name: str) -> Any:
