@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help demo test test-core test-thorough bench lint docs pictures clean
+.PHONY: help demo test coverage test-core test-thorough bench lint docs pictures clean
 
 help:
 	@echo "make demo           replay a simulated stream and print what came of it"
-	@echo "make test           the whole test suite, with coverage"
+	@echo "make test           the whole test suite"
+	@echo "make coverage       the same, with the lines that no test runs"
 	@echo "make test-core      the numerical core only, quickly"
 	@echo "make test-thorough  the whole suite with over 10,000 random examples"
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
@@ -44,6 +45,9 @@ demo: $(VENV)/.ready
 	@$(BIN)/python -m dpconformal.demo
 
 test: $(VENV)/.ready
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+coverage: $(VENV)/.ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov --cov-fail-under=95
 
 test-core: $(VENV)/.ready
@@ -55,6 +59,7 @@ test-thorough: $(VENV)/.ready
 bench: $(VENV)/.bench-ready
 	$(BIN)/python tests/benchmarks/replay_speed.py
 	$(BIN)/python tests/benchmarks/baselines.py
+	$(BIN)/python tests/benchmarks/posteriors.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

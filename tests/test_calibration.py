@@ -49,7 +49,7 @@ def test_sbc_passes_for_the_right_model(right):
     ("count", "options"),
     [
         (50, {"fit_concentration": 20.0}),
-        (50, {"fit_concentration": 1.0}),
+        (20, {"fit_concentration": 0.3}),
         (400, {"schedule": dpc.schedules.InverseSqrt()}),
     ],
 )
@@ -70,6 +70,30 @@ def test_sbc_without_scores_is_the_prior_and_a_right_schedule_is_right():
     assert same.passed
 
 
+def test_sbc_of_a_small_concentration_whose_masses_are_tiny():
+    for a in (0.1, 0.5):
+        assert sbc(UNIFORM, a, count=20).passed
+
+
+def test_sbc_through_the_public_posterior():
+    """The same calibration by way of Posterior itself: its closed forms and its draws."""
+    rng, a, bins, data = np.random.default_rng(3), 4.0, 32, 400
+    found = {"cdf": [], "quantile": [], "mean": []}
+    for i in range(data):
+        p = rng.dirichlet(np.full(bins, a / bins))
+        scores = (rng.choice(bins, 30, p=p) + rng.random(30)) / bins
+        posterior, steps = Posterior(UNIFORM, a, scores), np.append(0, np.cumsum(p))
+        place = min(np.searchsorted(steps[1:], 0.9), bins - 1)
+        at, before = posterior.quantile_cdf(0.9, (place + np.array([1, 0])) / bins)
+        found["quantile"].append(before + rng.random() * (at - before))
+        marginal = posterior.cdf_marginal(0.25)
+        found["cdf"].append(stats.beta.cdf(steps[8], float(marginal.concentration1), float(marginal.concentration0)))
+        draws = posterior.sample(jax.random.key(i), 19, "grid", bins).mean()
+        found["mean"].append(((np.asarray(draws) < p @ (np.arange(bins) + 0.5) / bins).sum() + rng.random()) / 20)
+    for name, pits in found.items():
+        assert uniformity(pits, 0.997).inside, name
+
+
 def test_sbc_raises_no_more_false_alarms_than_it_says():
     failures = sum(not sbc(UNIFORM, 3.0, 10, 200, bins=8, draws=5, seed=seed).passed for seed in range(100))
     assert failures <= 5  # one in a hundred is expected at most
@@ -84,6 +108,7 @@ def test_sbc_raises_no_more_false_alarms_than_it_says():
         ({"fit_concentration": 2.0, "schedule": dpc.schedules.InverseSqrt()}, "both say how to fit"),
         ({"prior": dpc.priors.TruncatedNormal(0.5, 1e-3)}, r"prior's mass of bin\[0\] = 0"),
         ({"point": 3.0}, "point = 3"),
+        ({"concentration": 0.01}, "concentration = 0.01: F at the point would be 0 or 1"),
     ],
 )
 def test_bad_calibrations(options, message):
@@ -202,6 +227,8 @@ def test_summary_warns_of_chains_that_disagree_of_few_draws_and_of_divergences()
     good = {"mu": rng.normal(size=(4, 500)), "fixed": np.ones((4, 500))}
     table = summary(to_datatree({"posterior": good}))
     assert table.verdict.to_dict() == {"mu": "good", "fixed": "constant"}
+    third = summary(to_datatree({"posterior": {"third": np.full((4, 500), 0.3)}}))
+    assert third.verdict.tolist() == ["constant"]  # although the sd of 0.3 is 1e-16
     apart = rng.normal(size=(4, 500)) + np.arange(4)[:, None]
     with pytest.warns(UserWarning, match=r"mu = .*: r_hat .* is above 1.01.*the chains disagree"):
         table = summary(to_datatree({"posterior": {"mu": apart}}))

@@ -143,3 +143,26 @@ def test_bad_input(options, message):
         choose([0.5])
     with pytest.raises(ValueError, match=r"scores has shape \(1, 2\)"):
         choose([[0.5, 0.5]])
+
+
+@pytest.mark.parametrize(("loc", "scale"), [(50.0, 1.0), (1000.0, 1.0), (5.0, 1e-3), (0.0, 1e-3), (0.0, 1e4)])
+def test_scores_of_unbounded_priors_wherever_their_mass_is(loc, scale):
+    import numpyro.distributions as dist
+
+    from dpconformal.dirichlet.prequential import _half_mean_difference
+    from dpconformal.theory import moments
+
+    prior = dpc.priors.from_numpyro(dist.Normal(loc, scale))
+    assert _half_mean_difference(prior) == pytest.approx(scale / np.sqrt(np.pi), rel=1e-8)
+    assert moments.mean(prior) == pytest.approx(loc, abs=1e-8 * max(scale, abs(loc)))
+    values = np.random.default_rng(0).standard_t(3, 60)
+    here, plain = (
+        crps_terms(dpc.priors.from_numpyro(dist.Normal(a, b)), a + b * values, GRID) / b
+        for a, b in ((loc, scale), (0.0, 1.0))
+    )
+    np.testing.assert_allclose(here, plain, rtol=1e-6)
+
+
+def test_one_score_says_nothing():
+    with pytest.raises(ValueError, match="all concentrations do the same"):
+        choose([0.3], prior=dpc.priors.Uniform())

@@ -298,7 +298,7 @@ def test_names_of_a_run(run):
     assert float(tree["constant_data"]["threshold"].sel(time=600, level=0.9)) == float(run.thresholds[-1, 2])
     assert "Exact" in tree.attrs["learner"]
     many = to_datatree(dpc.replay(dpc.Exact(), np.full((2, 3, 4), 0.5), [0.5]))
-    assert many["constant_data"]["covered"].dims == ("sequence_0", "sequence_1", "time", "level")
+    assert many["constant_data"]["covered"].dims == ("batch_0", "batch_1", "time", "level")
     assert to_datatree(dpc.replay(dpc.Exact(), [], [0.5]))["observed_data"]["score"].size == 0
 
 
@@ -328,3 +328,18 @@ def test_what_is_no_run_is_refused(run):
         from_datatree(to_datatree({"posterior": {"mu": np.zeros((2, 5))}}))
     with pytest.raises(ValueError, match="keep='all'"):
         to_datatree(dpc.replay(dpc.Exact(), SCORES, LEVELS, keep="summary"))
+
+
+def test_no_band_is_claimed_for_a_learner_that_has_none(run):
+    stored = coverage_curve(from_datatree(to_datatree(run)))  # which learner it was is not stored
+    assert not stored.claimed.any()
+    assert stored.passed.all()
+    assert not coverage_curve(dpc.replay(dpc.ERM(), SCORES, LEVELS)).claimed.any()
+    with pytest.raises(ValueError, match="data is a Uniform with one distribution"):
+        to_datatree(dpc.priors.Uniform())
+
+
+def test_coordinates_are_levels_as_written_whatever_the_precision():
+    with jax.enable_x64(False):
+        tree = to_datatree(dpc.replay(dpc.Exact(), SCORES[:5], [0.9]))
+    assert tree["constant_data"]["threshold"].sel(level=0.9).size == 5

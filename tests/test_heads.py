@@ -232,3 +232,26 @@ def test_certificates_hold_heads_to_what_they_ask_for():
 def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_level_that_asks_for_every_score_is_the_upper_end_in_any_precision():
+    """0.99 of 99 scores and the next one: rounding must not decide between the largest score and the end."""
+    scores = np.random.default_rng(4).beta(2, 5, 99)
+    head = dpc.Corrected(dpc.Exact(dpc.priors.Beta(2, 5), Dirichlet(3.0)))
+    for x64 in (True, False):
+        with jax.enable_x64(x64):
+            state = dpc.replay(head, scores, [0.5]).state
+            assert float(head.quantile(state, 0.99)) == 1.0
+            both = (
+                dpc.replay(head, [*scores, 0.5], [0.99], method=method).thresholds[-1] for method in ("auto", "scan")
+            )
+            assert [float(x[0]) for x in both] == [1.0, 1.0]
+
+
+def test_batches_of_heads_and_of_states_need_vmap():
+    with pytest.raises(ValueError, match=r"confidence has shape \(2,\): to sweep a hyperparameter, use jax.vmap"):
+        dpc.replay(dpc.Credible(confidence=[0.9, 0.95]), SCORES, [0.5])
+    for head in (HEADS["credible"], HEADS["corrected"]):
+        states = dpc.replay(head, np.stack([SCORES, SCORES]), [0.5]).state
+        with pytest.raises(ValueError, match=r"state is a batch of shape \(2,\): use jax.vmap"):
+            head.quantile(states, [0.5])

@@ -315,3 +315,26 @@ def test_a_package_that_lazy_loading_has_broken_is_mended(monkeypatch):
     assert hasattr(backend.numpyro().distributions, "distribution")
     monkeypatch.delattr(numpyro.distributions, "distribution")
     assert backend.numpyro_distributions().distribution.Unit
+
+
+def test_moments_of_the_concentration_without_scores_are_those_of_the_hyperprior():
+    none = SCORES[:0]
+    for hyperprior, exact in (
+        (dist.Uniform(0.0, 100.0), stats.uniform(0, 100)),
+        (dist.Uniform(1.0, 100.0), stats.uniform(1, 99)),
+        (dist.Gamma(0.5, 0.05), stats.gamma(0.5, scale=20)),
+        (dist.LogNormal(1.0, 0.5), stats.lognorm(0.5, scale=np.e)),
+    ):
+        found = concentration_posterior(none, Uniform(), 4, hyperprior)
+        assert found.mean == pytest.approx(exact.mean(), rel=2e-4)
+        assert found.sd == pytest.approx(exact.std(), rel=2e-3)
+    heavy = concentration_posterior(none, Uniform(), 4, dist.HalfCauchy(10.0))
+    assert heavy.mean == heavy.sd == np.inf
+    assert heavy.quantile(0.5) == pytest.approx(10.0, rel=1e-3)
+    lighter = concentration_posterior(none, Uniform(), 4, dist.InverseGamma(2.0, 3.0))
+    assert lighter.mean == pytest.approx(3.0, rel=1e-3)
+    assert lighter.sd == np.inf
+
+
+def test_a_fit_is_described_not_printed(concentration):
+    assert repr(concentration) == "Fit(ConcentrationModel: concentration; 4 chains of 500 draws)"

@@ -225,3 +225,50 @@ def test_no_posterior_of_a_discounted_spoilt_or_batched_state():
         jax.jit(lambda state: Posterior.from_state(learner, state).mean.cdf(0.5))(learner.init())
     with pytest.raises(ValueError, match="inside jit there is no closed form"):
         jax.jit(lambda scores: Posterior(UNIFORM, 1.0, scores).quantile_cdf(0.5, 0.5))(SCORES)
+
+
+def test_a_score_and_its_rounded_twin_are_one_number():
+    """In single precision a run's state holds float32(0.3), and a user asks for 0.3."""
+    with jax.enable_x64(False):
+        learner = dpc.Exact(schedule=dpc.schedules.Dirichlet(1.0))
+        state = dpc.replay(learner, [0.3] * 5 + [0.7] * 2, [0.5]).state
+        posterior = Posterior.from_state(learner, state)
+        exact = reference.dp_quantile_cdf(0.5, np.array([0.3]), stats.uniform.cdf, 1.0, [0.3] * 5 + [0.7] * 2)[0]
+        assert posterior.quantile_cdf(0.5, 0.3) == pytest.approx(exact, abs=1e-6)
+        doubles = Posterior(UNIFORM, 1.0, [0.7] * 5 + [0.9] * 2)
+        threshold = doubles.mean.quantile(0.5)
+        assert doubles.quantile_cdf(0.5, threshold) == pytest.approx(doubles.quantile_cdf(0.5, 0.7), abs=1e-6)
+
+
+def test_thresholds_of_bins_are_those_of_the_head():
+    learner = dpc.Quantized(10, schedule=dpc.schedules.Dirichlet(5.0))
+    state = dpc.replay(learner, dpc.streams.iid(200), [0.9]).state
+    posterior = Posterior.from_state(learner, state)
+    found = posterior.credible_threshold([0.5, 0.9], 0.95)
+    np.testing.assert_allclose(found, dpc.Credible(learner, 0.95).quantile(state, [0.5, 0.9]), atol=1e-12)
+    np.testing.assert_array_equal(posterior.quantile_interval([0.5, 0.9], mass=0.9)[1], found)
+    whole = Posterior(UNIFORM, 5.0, dpc.streams.iid(200))
+    assert (whole.quantile_cdf([0.5, 0.9], found) >= 0.95).all()
+
+
+def test_traced_nonsense_is_nan_and_never_a_plausible_number():
+    def read(a, scores):
+        mean = Posterior(UNIFORM, a, scores).mean
+        return jnp.stack([mean.quantile(0.5), mean.cdf(0.5), Posterior(UNIFORM, a, scores).cdf_marginal(0.5).mean])
+
+    read = jax.jit(read)
+    good = jnp.array([0.2, 0.4])
+    assert np.isfinite(read(1.0, good)).all()
+    for a, scores in ((-1.0, good), (np.nan, good), (1.0, jnp.array([0.2, np.nan])), (1.0, jnp.array([0.2, 5.0]))):
+        assert np.isnan(read(a, scores)).all()
+    bad_counts = jax.jit(lambda counts: Posterior(UNIFORM, 1.0, good, counts).mean.cdf(0.5))(jnp.array([1.0, -1.0]))
+    assert np.isnan(bad_counts)
+
+
+def test_one_posterior_at_a_time():
+    with pytest.raises(ValueError, match=r"Posterior.concentration has shape \(2,\): pass one number; use jax.vmap"):
+        Posterior(UNIFORM, [1.0, 2.0], [0.3])
+    with pytest.raises(ValueError, match=r"use jax\.vmap"):
+        Posterior(dpc.priors.Uniform([0.0, 0.0], [1.0, 2.0]), 1.0, [0.3])
+    with pytest.raises(ValueError, match=r"Posterior.concentration = 1e-40: .*method='bootstrap'"):
+        Posterior(UNIFORM, 1e-40, [0.3])

@@ -11,6 +11,7 @@ from scipy import stats
 
 import dpconformal as dpc
 from dpconformal.dirichlet import Posterior, future_scores, truncation
+from dpconformal.dirichlet.gamma import dirichlet, log_gamma
 from dpconformal.dirichlet.samplers import SAMPLERS
 
 UNIFORM = dpc.priors.Uniform()
@@ -228,3 +229,55 @@ def test_unbounded_priors_never_draw_infinity():
         assert np.isfinite(np.asarray(draws.mean())).all()
     with pytest.raises(ValueError, match="a grid needs a bounded one"):
         Posterior(normal, 3.0, []).sample(jax.random.key(0), 5, "grid")
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.3, 1.0, 2.5, 300.0])
+def test_gamma_variates_have_their_distribution(alpha):
+    drawn = np.asarray(log_gamma(jax.random.key(7), jnp.asarray(alpha), (20_000,)))
+    exact = stats.loggamma(alpha)
+    assert stats.kstest(drawn, exact.cdf).pvalue > 1e-3
+    with jax.enable_x64(False):
+        single = np.asarray(log_gamma(jax.random.key(7), jnp.asarray(alpha, jnp.float32), (20_000,)))
+    assert stats.kstest(single.astype(float), exact.cdf).pvalue > 1e-3
+
+
+def test_gamma_variates_of_nonsense_are_nan_and_end():
+    alpha = jnp.array([2.0, 0.0, -1.0, jnp.nan, jnp.inf])
+    assert np.isnan(np.asarray(log_gamma(jax.random.key(0), alpha, (4, 5)))).tolist() == [[False, *[True] * 4]] * 4
+    tiny = np.asarray(dirichlet(jax.random.key(0), jnp.full(5, 1e-9), 100))
+    np.testing.assert_allclose(tiny.max(axis=1), 1)  # nearly all of the mass in one place, never NaN
+    assert set(tiny.argmax(axis=1)) == set(range(5))
+
+
+@pytest.mark.parametrize("method", list(SAMPLERS))
+def test_traced_nonsense_is_nan(method):
+    size = None if method == "bootstrap" else 32
+
+    def read(a, scores):
+        posterior = Posterior(UNIFORM, a, scores)
+        draws = posterior.sample(jax.random.key(0), 3, method, size)
+        return jnp.stack([draws.quantile(0.5), draws.cdf(0.5), future_scores(posterior, jax.random.key(0), 3, 1)[:, 0]])
+
+    read, good = jax.jit(read), jnp.array([0.2, 0.4])
+    assert np.isfinite(read(1.0, good)).all()
+    assert np.isnan(read(-1.0, good)).all()
+    assert np.isnan(read(1.0, jnp.array([0.2, 5.0]))).all()
+
+
+def test_levels_0_and_1_are_the_ends_of_the_support():
+    for method in ("split", "grid", "sticks", "urn"):
+        draws = Posterior(dpc.priors.Uniform(-1, 2), A, [0.5]).sample(jax.random.key(0), 5, method)
+        np.testing.assert_array_equal(draws.quantile([0.0, 1.0]), np.tile([-1.0, 2.0], (5, 1)))
+    counted = Posterior(UNIFORM, A, [0.2, 0.5, 0.9], [1, 2, 0]).sample(jax.random.key(0), 5, "bootstrap")
+    np.testing.assert_allclose(counted.quantile(1.0), 0.5)
+    assert repr(draws) == "Draws(5 distributions)"
+
+
+def test_what_does_not_fit_or_was_never_seen_is_refused():
+    heavy = Posterior(UNIFORM, 1e4, SCORES)
+    for method in ("split", "sticks", "urn"):
+        with pytest.raises(ValueError, match=r"sticks = [\d,]+ for each of draws = 10,000 do not fit into memory"):
+            heavy.sample(jax.random.key(0), 10_000, method)
+    assert np.isfinite(heavy.sample(jax.random.key(0), 10, "grid").mean()).all()
+    with pytest.raises(ValueError, match="needs a score"):
+        Posterior(UNIFORM, A, [0.3, 0.4], [0, 0]).sample(jax.random.key(0), 5, "bootstrap")

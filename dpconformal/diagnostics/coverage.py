@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import special
 
+from dpconformal.beliefs import Exact, Quantized
 from dpconformal.checks import Scalar, number, whole
 from dpconformal.diagnostics.windows import window_band
+from dpconformal.heads import Head
 from dpconformal.metrics import covered, rolling_coverage
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.summary import as_written
@@ -39,7 +41,8 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     -------
     xarray.Dataset
         Over ``level`` (and ``batch`` axes): ``coverage``; ``low`` and ``high``, the interval; ``band_low`` and
-        ``band_high``, NaN where the theory claims nothing, as with a discount; ``claimed``, whether it does;
+        ``band_high``, NaN where the theory claims nothing, as with a discount and for learners that are not
+        :class:`dpconformal.Exact`, :class:`dpconformal.Quantized` or a head on one; ``claimed``, whether it does;
         ``passed``, whether the coverage is inside the band or nothing is claimed.
 
     Examples
@@ -63,6 +66,8 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     least = special.betaincinv(np.maximum(found, 1), rounds - found + 1, tail)
     most = special.betaincinv(found + 1, np.maximum(rounds - found, 1), 1 - tail)
     ends = [np.array([getattr(line, name) for line in lines], float).reshape(shape) for name in ("low", "high")]
+    if not isinstance(run.learner, (Exact, Quantized, Head)):  # what others are held to is not their own
+        ends = [np.full(shape, np.nan)] * 2
     claimed = ~np.isnan(ends[0])
     variables: dict[str, Any] = {
         "coverage": seen,

@@ -9,6 +9,7 @@ from dpconformal.checks import Numbers
 from dpconformal.diagnostics.backend import arviz_base
 from dpconformal.dirichlet.fit import Fit
 from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, Summary
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
     Convert to the tree of labelled arrays that ArviZ works on, and that NetCDF and Zarr can hold.
 
     A replay has no chains nor draws, so its arrays are not a posterior. They go to ``observed_data`` (``score``) and
-    ``constant_data`` (``threshold`` and ``covered`` over time and level). Leading axes are called ``sequence``, or
-    ``sequence_0``, ``sequence_1`` and so on if there are several. Levels that change by round or by sequence are a
-    variable ``level`` along ``query``.
+    ``constant_data`` (``threshold`` and ``covered`` over time and level). Leading axes are called ``batch``, or
+    ``batch_0``, ``batch_1`` and so on if there are several. Levels that change by round or by sequence are a variable
+    ``level`` along ``query``.
 
     Draws of a Dirichlet process and fits go to ``posterior``: ``F`` over (chain, draw, x), ``q`` over (chain, draw,
     level); for a fit also its own sites, and ``sample_stats``. A dictionary of groups goes through
@@ -43,8 +44,9 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
     Returns
     -------
     xarray.DataTree
-        The groups. Store it with ``tree.to_netcdf(path, engine="h5netcdf")`` or
-        ``tree.to_zarr(path, consolidated=False)``, and read it with ``xarray.open_datatree``.
+        The groups. Ask a group for ``["level"]``, since ``.level`` is its depth in the tree. Store it with
+        ``tree.to_netcdf(path, engine="h5netcdf")`` or ``tree.to_zarr(path, consolidated=False)``, and read it with
+        ``xarray.open_datatree``.
 
     Examples
     --------
@@ -111,14 +113,14 @@ def _run_groups(run: Any) -> dict[str, Any]:
     parts = arrays_of(run)
     thresholds, scores, levels = (np.asarray(a) for a in (run.thresholds, run.scores, run.levels))
     axes = scores.ndim - 1
-    batch = ["sequence"] if axes == 1 else [f"sequence_{i}" for i in range(axes)]
+    batch = ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]
     last = "level" if levels.ndim == 1 else "query"
     dims = [*batch, "time", last]
     time = {"time": np.arange(1, scores.shape[-1] + 1)}
     variables = {"threshold": (dims, thresholds), "covered": (dims, parts.scores <= parts.thresholds)}
     if levels.ndim > 1:
         variables["level"] = (dims if levels.ndim == len(dims) else [*batch, last], levels)
-    coords = {**time, **({"level": levels} if levels.ndim == 1 else {})}
+    coords = {**time, **({"level": as_written(levels)} if levels.ndim == 1 else {})}
     about = {"creation_library": "dpconformal", "learner": repr(run.learner)}
     return {
         "/": xr.Dataset(attrs=about),
@@ -136,8 +138,11 @@ def _sample_groups(data: Any, x: Numbers, levels: Numbers) -> dict[str, Any]:
         return np.asarray(values) if fitted else np.asarray(values)[None]
 
     levels = np.atleast_1d(np.asarray(_LEVELS if levels is None else levels))
+    quantile = chained(data.quantile(levels))
+    if quantile.ndim != 3:
+        raise ValueError(f"data is a {type(data).__name__} with one distribution: pass draws of many, or a Replay")
     points = _default_points(chained(data.quantile(_NINE))) if x is None else np.atleast_1d(np.asarray(x))
-    cdf, quantile = chained(data.cdf(points)), chained(data.quantile(levels))
+    cdf = chained(data.cdf(points))
     coords: dict[str, Any] = {"chain": np.arange(cdf.shape[0]), "draw": np.arange(cdf.shape[1])}
     posterior = {"F": (["chain", "draw", "x"], cdf), "q": (["chain", "draw", "level"], quantile)}
     about = {"creation_library": "dpconformal"}

@@ -62,8 +62,12 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # r_hat of a constant is 0/0
         table = arviz_stats().summary(tree, var_names=names, kind="all", round_to="none")
+        constant = _constant(tree["posterior"], names)
     table = table[["mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat"]].astype(float)
-    table["verdict"] = [_verdict(row, chains) for _, row in table.iterrows()]
+    table["verdict"] = [
+        "constant" if fixed else _verdict(row, chains)
+        for fixed, (_, row) in zip(constant, table.iterrows(), strict=True)
+    ]
     _warn(table, tree)
     return table
 
@@ -78,9 +82,18 @@ def _names(posterior: Any, names: Any) -> list[str]:
     return list(names)
 
 
+def _constant(posterior: Any, names: list[str]) -> Any:
+    """Tell which numbers are the same in every draw: their distance to the first is 0, where sd may be rounding."""
+    import xarray as xr
+
+    values = posterior.to_dataset()[names]
+    apart = abs(values - values.isel(chain=0, draw=0, drop=True))
+    tree = xr.DataTree.from_dict({"posterior": apart})
+    table = arviz_stats().summary(tree, var_names=names, kind="stats", round_to="none")
+    return table["mean"].to_numpy(float) == 0
+
+
 def _verdict(row: Any, chains: int) -> str:
-    if row["sd"] == 0:
-        return "constant"
     faults = []
     if not row["r_hat"] <= R_HAT and chains > 1:
         faults.append(f"r_hat {row['r_hat']:.3g} is above {R_HAT}")

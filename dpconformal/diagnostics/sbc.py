@@ -11,8 +11,11 @@ from scipy import special
 
 from dpconformal.checks import Scalar, complain_at, number, whole
 from dpconformal.diagnostics.uniformity import Uniformity, uniformity
+from dpconformal.dirichlet.gamma import dirichlet
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import concentration as concentration_of
+
+_LEAST = 0.03  # of the parameters of F at a point; less makes masses below 1e-308 too often
 
 
 class Sbc(NamedTuple):
@@ -114,28 +117,40 @@ def sbc(
     where = masses @ centres if point is None else number("point", point, edges[0], edges[-1])
     at = int(np.argmin(np.abs(inner - where)))
 
-    keys = jax.random.split(jax.random.key(whole("seed", seed, 0)), whole("simulations", simulations, 1))
-    shapes = (jnp.asarray(a * masses, float) for a in (true, fitted))
-    # The mean is ranked in units in which single precision has no trouble, whatever those of the scores.
-    found = _simulate(count, draws)(keys, *shapes, jnp.asarray((centres - edges[0]) / (edges[-1] - edges[0]), float))
-    p, seen, following, rank = (np.asarray(part) for part in found)
+    ends = masses[: at + 1].sum(), masses[at + 1 :].sum()
+    if true * min(ends) < _LEAST:
+        raise ValueError(
+            f"concentration = {float(true):g}: F at the point would be 0 or 1 to the last bit in some simulations, for "
+            f"P0 has a mass of {min(ends):.2g} on one side of it; take a larger one, or another point"
+        )
+    with jax.enable_x64(True):  # a small concentration makes masses that single precision does not know
+        keys = jax.random.split(jax.random.key(whole("seed", seed, 0)), whole("simulations", simulations, 1))
+        shapes = (jnp.asarray(a * masses, float) for a in (true, fitted))
+        found = _simulate(count, draws)(keys, *shapes, jnp.asarray(centres, float))
+    p, seen, following, smaller, equal = (np.asarray(part) for part in found)
 
     u, v, w = np.random.default_rng(whole("seed", seed, 0)).random((3, len(p)))
     posterior = np.cumsum(fitted * masses + seen, axis=1)
     total, rows = fitted + count, np.arange(len(p))
-    truth = np.cumsum(p / p.sum(axis=1, keepdims=True, dtype=float), axis=1)
+    truth, above = np.cumsum(p, axis=1), p[:, at + 1 :].sum(axis=1)
     reached = np.minimum((truth < level).sum(axis=1), bins - 1)  # the bin of the true threshold
     chance = np.ones((len(p), bins + 1))  # that the threshold's bin is before the k-th
     chance[:, 0] = 0
     chance[:, 1:-1] = 1 - special.betainc(posterior[:, :-1], total - posterior[:, :-1], level)
     belief = np.concatenate([np.zeros((len(p), 1)), posterior / total], axis=1)
     pits = {
-        "cdf": special.betainc(posterior[:, at], total - posterior[:, at], np.minimum(truth[:, at], 1)),
+        "cdf": _beta_cdf(posterior[:, at], total - posterior[:, at], truth[:, at], above),
         "quantile": _between(chance[rows, reached], chance[rows, reached + 1], u),
-        "mean": (rank + v) / (draws + 1),
+        "mean": (smaller + v * (equal + 1)) / (draws + 1),
         "next": _between(belief[rows, following], belief[rows, following + 1], w),
     }
     return Sbc(pits, float(true), float(fitted), count)
+
+
+def _beta_cdf(below: np.ndarray, above: np.ndarray, x: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Evaluate the cdf of a Beta distribution at x = 1 - rest, from the smaller of the two."""
+    low = special.betainc(below, above, np.minimum(x, 0.5))
+    return np.where(x <= 0.5, low, special.betaincc(above, below, np.minimum(rest, 0.5)))
 
 
 def _between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -166,19 +181,15 @@ def _grid(prior: Any, bins: int) -> tuple[np.ndarray, np.ndarray]:
 def _simulate(count: int, draws: int) -> Any:
     """Compile all simulations as one program."""
 
-    def one(key: Array, shape: Array, fit: Array, centres: Array) -> tuple[Array, Array, Array, Array]:
+    def one(key: Array, shape: Array, fit: Array, centres: Array) -> tuple[Array, ...]:
         first, second, third = jax.random.split(key, 3)
-        p = jax.random.dirichlet(first, shape)
+        p = dirichlet(first, shape, 1)[0]
         places = jax.random.uniform(second, (count + 1,), p.dtype)
         steps = jnp.cumsum(p)
         bins = jnp.clip(jnp.searchsorted(steps, places * steps[-1], side="right"), 0, p.size - 1)
         seen = jnp.zeros(p.shape, p.dtype).at[bins[:-1]].add(jnp.ones((), p.dtype))
-
-        def below(number: Array, key: Array) -> tuple[Array, None]:
-            smaller = jnp.dot(jax.random.dirichlet(key, fit + seen), centres) < jnp.dot(p, centres)
-            return number + smaller.astype(number.dtype), None
-
-        rank, _ = jax.lax.scan(below, jnp.zeros((), jnp.int32), jax.random.split(third, draws))
-        return p, seen, bins[-1], rank
+        means = jnp.matmul(dirichlet(third, fit + seen, draws), centres)
+        mean = jnp.dot(p, centres)
+        return p, seen, bins[-1], jnp.sum(means < mean), jnp.sum(means == mean)
 
     return jax.jit(jax.vmap(one, in_axes=(0, None, None, None)))

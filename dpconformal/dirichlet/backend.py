@@ -64,7 +64,7 @@ def _mended(package: Any) -> Any:
     Give a package the submodules that it has lost.
 
     ArviZ 1.x puts a lazy NumPyro in its place. If then ``numpyro.distributions`` is imported first, Python executes it
-    twice, and the second time does not set attributes for submodules that are there already; ``numpyro.factor`` needs one.
+    twice, and the second time sets no attributes for submodules that are there already; ``numpyro.factor`` needs one.
     """
     for name, module in list(sys.modules.items()):
         parent, _, child = name.rpartition(".")

@@ -131,6 +131,8 @@ def choose(
             for p in candidates.values()
         ]
     )
+    if grid.size > 1 and np.ptp(score, axis=1).max() <= 1e-12 * np.abs(score).max():
+        raise ValueError(f"scores has {values.size} entries: too few to choose from, all concentrations do the same")
     best, column = np.unravel_index(int(np.argmin(score)), score.shape)
     _warn_at_end(grid, int(column))
     sizes = {"by": by, "taught": taught, "scored": scored.size}

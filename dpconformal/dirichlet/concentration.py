@@ -16,7 +16,7 @@ from dpconformal.priors import Uniform
 from dpconformal.theory import moments
 
 MEDIAN, SPREAD = 10.0, 1.5  # of the default hyperprior, in scores and in log scores
-_POINTS, _DEPTH, _FAR = 4001, 45.0, 50.0  # e^-45 of the peak is left out; log a is looked for in [-50, 50]
+_POINTS, _DEPTH, _FAR = 4001, 45.0, 300.0  # e^-45 of the peak is left out; log a is looked for in [-300, 300]
 
 
 class ConcentrationPosterior(NamedTuple):
@@ -42,12 +42,14 @@ class ConcentrationPosterior(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Posterior mean of a."""
-        return float(self.weights @ self.grid)
+        """Posterior mean of a; infinite where the tail of the hyperprior is too heavy for one."""
+        return self._moment(1)
 
     @property
     def sd(self) -> float:
-        """Posterior standard deviation of a."""
+        """Posterior standard deviation of a; infinite where there is none."""
+        if not math.isfinite(self._moment(2)):
+            return math.inf
         return float(np.sqrt(self.weights @ (self.grid - self.mean) ** 2))
 
     @property
@@ -83,6 +85,12 @@ class ConcentrationPosterior(NamedTuple):
         x = np.clip(x, ends[index], ends[index + 1])
         return np.where(levels <= 0, low, np.where(levels >= 1, high, x))[()]
 
+    def _moment(self, power: int) -> float:
+        """Sum up a moment, unless its terms go on beyond the grid; where a support ends, there is nothing beyond."""
+        terms = self.weights * self.grid**power
+        ended = self.weights[-1] > 1e-12 * self.weights.max()
+        return float(terms.sum()) if ended or terms[-1] < 1e-9 * terms.max() else math.inf
+
     def _below(self) -> Any:
         return np.cumsum(self.weights) - self.weights / 2
 
@@ -103,7 +111,8 @@ def concentration_posterior(
 
     In log a the integrand is analytic and falls off at both ends at least exponentially (a likelihood with k occupied
     bins like a^(k-1) at 0, and bounded at infinity, times the hyperprior). For such a function sums over an even grid
-    converge faster than any power of its step. The grid reaches out until the integrand is e⁻⁴⁵ of its peak.
+    converge faster than any power of its step, unless the hyperprior has kinks or ends. The grid reaches out until the
+    integrand is e⁻⁴⁵ of its peak.
 
     Parameters
     ----------
@@ -163,6 +172,10 @@ def _log_hyperprior(hyperprior: Any) -> Callable[[Any], Any]:
 
 
 def _numpyro_density(distribution: Any, a: Any) -> Any:
+    support = distribution.support
+    least, most = getattr(support, "lower_bound", 0.0), getattr(support, "upper_bound", math.inf)
+    # exp(log(100)) is above 100: the end of a bounded support would be lost.
+    a = np.where(np.isclose(a, least, rtol=1e-12, atol=0), least, np.where(np.isclose(a, most, rtol=1e-12), most, a))
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         inside = np.asarray(distribution.support(jnp.asarray(a)))
         with warnings.catch_warnings():  # where NumPyro warns of numbers outside the support, the density is 0
@@ -183,7 +196,7 @@ def _range(height: Callable[[Any], Any], hyperprior: Any) -> tuple[float, float]
         complain_at("hyperprior", np.exp(z), np.isnan(heights) | (heights == np.inf), "has no log density there")
         kept = np.flatnonzero(heights > heights.max() - _DEPTH)
         if not kept.size:
-            raise ValueError("hyperprior gives no concentration in [1e-21, 1e21] a positive density")
+            raise ValueError("hyperprior gives no concentration in [1e-130, 1e130] a positive density")
         start, end = max(kept[0] - 1, 0), min(kept[-1] + 1, 400)
         if (kept[0] == 0 and z[0] == -_FAR) or (kept[-1] == 400 and z[-1] == _FAR):
             raise ValueError("hyperprior leaves the concentration's posterior improper: its tails must fall faster")

@@ -19,8 +19,8 @@ class Draws(NamedTuple):
 
     Attributes
     ----------
-    low : Array, shape ()
-        Lower end of the support.
+    low, high : Array, shape ()
+        Ends of the support; for the Bayesian bootstrap ``high`` is the largest score.
     atoms : Array, shape (J,)
         Atoms of all draws, ascending.
     cumulative : Array, shape (D, J)
@@ -39,6 +39,7 @@ class Draws(NamedTuple):
     """
 
     low: Float[Array, "*B"]  # ()
+    high: Float[Array, "*B"]  # ()
     atoms: Float[Array, "*B J"]  # (J,)
     cumulative: Float[Array, "*B D J"]  # (D, J)
     own_atoms: Float[Array, "*B D K"]  # (D, K)
@@ -72,9 +73,13 @@ class Draws(NamedTuple):
         Returns
         -------
         Array, shape (D, ...)
-            Thresholds; the lower end of the support at level 0.
+            Thresholds; at levels 0 and 1 the ends of the support.
         """
         return _quantile(self, as_levels(levels, self.atoms.dtype))
+
+    def __repr__(self) -> str:
+        """Say how many there are, not what."""
+        return f"Draws({self.cumulative.shape[-2]:,} distributions)"
 
     def mean(self) -> Float[Array, " D"]:
         """Return the expectation of a score under each draw."""
@@ -96,25 +101,32 @@ def _cdf(draws: Draws, x: Array) -> Array:
     shared = jax.vmap(_mass, in_axes=(None, 0, None))(draws.atoms, draws.cumulative, x)
     own = jax.vmap(_mass, in_axes=(0, 0, None))(draws.own_atoms, draws.own_cumulative, x)
     value = jnp.minimum(shared + own, 1)  # rounding only
-    return jnp.where(jnp.isnan(x)[None], jnp.nan, value)
+    spoilt = jnp.isnan(_total(draws)).reshape(-1, *(1,) * x.ndim)
+    return jnp.where(jnp.isnan(x)[None] | spoilt, jnp.nan, value)
+
+
+def _total(draws: Draws) -> Array:
+    """Mass of each draw: 1 but for rounding, NaN if the posterior was spoilt inside jit."""
+    parts = [part[:, -1] for part in (draws.cumulative, draws.own_cumulative) if part.shape[-1]]
+    return sum(parts, jnp.zeros(draws.cumulative.shape[0], draws.atoms.dtype))
 
 
 @jax.jit
 def _quantile(draws: Draws, levels: Array) -> Array:
-    def one(cumulative: Array, own_atoms: Array, own_cumulative: Array) -> Array:
+    def one(cumulative: Array, own_atoms: Array, own_cumulative: Array, total: Array) -> Array:
         parts = (draws.atoms, cumulative), (own_atoms, own_cumulative)
 
         def mass(x: Array) -> Array:
             return _mass(*parts[0], x) + _mass(*parts[1], x)
 
-        # Of the total as it was rounded: level 1 is reached by the last atom.
-        total = sum((masses[-1] for atoms, masses in parts if atoms.shape[0]), jnp.zeros((), levels.dtype))
         first = [_first_reaching(atoms, mass, levels * total) for atoms, _ in parts if atoms.shape[0]]
         return jnp.min(jnp.stack(first), axis=0)
 
-    found = jax.vmap(one)(draws.cumulative, draws.own_atoms, draws.own_cumulative)
-    found = jnp.where(levels[None] <= 0, draws.low, found)
-    return jnp.where(jnp.isnan(levels)[None], jnp.nan, found)
+    total = _total(draws)
+    found = jax.vmap(one)(draws.cumulative, draws.own_atoms, draws.own_cumulative, total)
+    found = jnp.where(levels[None] <= 0, draws.low, jnp.where(levels[None] >= 1, draws.high, found))
+    spoilt = jnp.isnan(total).reshape(-1, *(1,) * levels.ndim)
+    return jnp.where(jnp.isnan(levels)[None] | spoilt, jnp.nan, found)
 
 
 def _first_reaching(atoms: Array, mass: Any, wanted: Array) -> Array:

@@ -50,6 +50,11 @@ class Fit(NamedTuple):
     samples: dict[str, Any]  # each (C, D, ...)
     stats: dict[str, Any]  # each (C, D)
 
+    def __repr__(self) -> str:
+        """Say how many draws there are of what, not their values."""
+        chains, draws = next(iter(self.samples.values())).shape[:2]
+        return f"Fit({type(self.model).__name__}: {', '.join(self.samples)}; {chains} chains of {draws:,} draws)"
+
     @property
     def diverging(self) -> Any:
         """Which draws ended a divergent trajectory, shape (C, D)."""

@@ -10,6 +10,7 @@ from jaxtyping import Array
 from dpconformal.beliefs.bins import bin_of, centres_of
 from dpconformal.checks import is_traced, whole
 from dpconformal.dirichlet.draws import Draws
+from dpconformal.dirichlet.gamma import dirichlet
 from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.dirichlet.sizes import checked_draws
 from dpconformal.inputs import float_dtype
@@ -63,7 +64,7 @@ def _grid(posterior: Posterior, key: Array, draws: int, bins: int, dtype: Any) -
     edges = low + jnp.arange(bins + 1, dtype=dtype) * (high - low) / bins
     shapes = a * jnp.diff(posterior.prior.cdf(edges))
     shapes = shapes.at[bin_of(scores, low, high, bins)].add(counts)
-    masses = jax.random.dirichlet(key, jnp.maximum(shapes, jnp.finfo(dtype).tiny), (draws,), dtype)
+    masses = dirichlet(key, jnp.maximum(shapes, jnp.finfo(dtype).tiny), draws)  # NaN stays
     nothing = jnp.zeros((draws, 0), dtype)
     centres = centres_of(posterior.prior.support, bins, dtype)
-    return Draws(low, centres, jnp.cumsum(masses, axis=-1), nothing, nothing)
+    return Draws(low, high, centres, jnp.cumsum(masses, axis=-1), nothing, nothing)

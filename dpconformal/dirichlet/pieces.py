@@ -7,12 +7,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from dpconformal.dirichlet.gamma import log_gamma
 from dpconformal.dirichlet.posterior import Posterior
 
 
-def low_end(posterior: Posterior, dtype: Any) -> Array:
-    """Return the lower end of the support."""
-    return jnp.asarray(posterior.prior.support[0], dtype)
+def ends(posterior: Posterior, dtype: Any) -> tuple[Array, Array]:
+    """Return the ends of the support."""
+    low, high = posterior.prior.support
+    return jnp.asarray(low, dtype), jnp.asarray(high, dtype)
 
 
 def broken_sticks(key: Array, concentration: Array, draws: int, count: int) -> Float[Array, "D K"]:
@@ -28,7 +30,7 @@ def score_masses(posterior: Posterior, key: Array, draws: int, dtype: Any) -> Ar
     if posterior.counts is None:
         return jax.random.exponential(key, shape, dtype)
     counts = jnp.asarray(posterior.counts, dtype)
-    drawn = jax.random.gamma(key, jnp.where(counts > 0, counts, 1), shape, dtype)
+    drawn = jnp.exp(log_gamma(key, jnp.where(counts > 0, counts, 1), shape))
     return jnp.where((counts > 0)[None], drawn, 0)
 
 
@@ -49,10 +51,11 @@ def from_mean(posterior: Posterior, key: Array, shape: tuple[int, ...], dtype: A
     keys = jax.random.split(key)
     fresh = prior_draws(posterior, keys[0], shape, dtype)
     if posterior.scores.shape[0] == 0:
-        return fresh
+        return jnp.where(jnp.isnan(a), jnp.nan, fresh)
     scores = jnp.asarray(posterior.scores, dtype)
     counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
     below = jnp.cumsum(counts)
     place = jax.random.uniform(keys[1], shape, dtype) * (a + below[-1]) - a  # negative: from the prior
     chosen = jnp.minimum(jnp.searchsorted(below, place, side="right"), scores.shape[0] - 1)
-    return jnp.where(place < 0, fresh, scores[chosen])
+    drawn = jnp.where(place < 0, fresh, scores[chosen])
+    return jnp.where(jnp.isnan(a), jnp.nan, drawn)

@@ -1,6 +1,6 @@
 """The posterior of a Dirichlet process: its mean is the belief, its marginals are Beta, its quantiles known exactly."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,10 +15,13 @@ from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_trac
 from dpconformal.dirichlet.backend import numpyro_distributions
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.heads.credible_level import credible_level, exceedance
-from dpconformal.inputs import as_floats, as_levels, checked_scores, float_dtype
+from dpconformal.heads.head import lifted
+from dpconformal.inputs import as_floats, as_levels, check_not_batched, checked_scores, float_dtype
 from dpconformal.priors import Prior
 from dpconformal.pytree import register
 from dpconformal.schedules import Dirichlet
+
+_LEAST = 1e-30  # of a concentration; in single precision less is nothing
 
 
 @register(static=("bins",))
@@ -62,7 +65,11 @@ class Posterior:
 
     def __post_init__(self) -> None:
         check_prior("Posterior", self.prior)
-        a = number("Posterior.concentration", self.concentration, 0.0, open_low=True)
+        check_not_batched(self.prior)
+        hint = "for no prior at all draw with method='bootstrap'"
+        a = number("Posterior.concentration", self.concentration, _LEAST, hint=hint)
+        if np.ndim(a):
+            raise ValueError(f"Posterior.concentration has shape {np.shape(a)}: pass one number; use jax.vmap for more")
         checked_scores(self.scores, self.prior.support)
         scores = as_numbers("scores", self.scores)
         if scores.ndim != 1:
@@ -77,8 +84,11 @@ class Posterior:
             if not is_traced(counts):
                 complain_at("counts", counts, ~(np.isfinite(counts) & (counts >= 0)), "must be finite, 0 or more")
             counts = counts.astype(float)
-        xp = jnp if is_traced(scores, counts) else np
-        order = xp.argsort(scores)
+        if is_traced(scores, counts):
+            scores, counts = jnp.asarray(scores), None if counts is None else jnp.asarray(counts)
+        order = scores.argsort()
+        if is_traced(a, scores, counts, self.prior.support):
+            a = _spoilt_if_bad(a, scores, counts, self.prior.support)
         object.__setattr__(self, "concentration", a)
         object.__setattr__(self, "scores", scores[order])
         object.__setattr__(self, "counts", None if counts is None else counts[order])
@@ -276,7 +286,7 @@ class Posterior:
         (0.47, 0.51)
         """
         mass = number("mass", mass, 0.0, 1.0, open_low=True, open_high=True)
-        return self.quantile_icdf(level, (1 - mass) / 2), self.quantile_icdf(level, (1 + mass) / 2)
+        return self.quantile_icdf(level, (1 - mass) / 2), self._raised(self.quantile_icdf(level, (1 + mass) / 2))
 
     def credible_threshold(self, level: Numbers, confidence: Scalar = 0.95) -> Any:
         """
@@ -301,7 +311,12 @@ class Posterior:
         0.562
         """
         confidence = number("confidence", confidence, 0.0, 1.0, open_low=True, open_high=True)
-        return self.quantile_icdf(level, confidence)
+        return self._raised(self.quantile_icdf(level, confidence))
+
+    def _raised(self, thresholds: Any) -> Any:
+        """Raise to the upper edge of a bin, whose scores may lie anywhere in it."""
+        with jax.enable_x64(True):
+            return np.asarray(lifted(self.prior, jnp.asarray(thresholds), self.bins))[()]
 
     def sample(self, key: Array, draws: int, method: str = "split", size: int | None = None) -> Draws:
         """
@@ -347,15 +362,28 @@ class Posterior:
         return level
 
     def _mean_cdf(self, x: Numbers) -> np.ndarray:
+        x = np.asarray(as_numbers("x", x))
+        same = self
+        if np.float32 in (x.dtype, self.scores.dtype):  # a score and its rounded twin are one number
+            x, same = x.astype(np.float32), replace(self, scores=np.asarray(self.scores, np.float32))
         with jax.enable_x64(True):
-            return np.asarray(_mean_cdf(self, jnp.asarray(np.asarray(as_numbers("x", x), float))))
+            return np.asarray(_mean_cdf(same, jnp.asarray(x.astype(float))))
+
+
+def _spoilt_if_bad(a: Any, scores: Any, counts: Any, support: tuple[Any, Any]) -> Array:
+    """Return the concentration, or NaN if anything that could not be checked on the host is out of range."""
+    low, high = support
+    fine = jnp.all((jnp.asarray(scores) >= low) & (jnp.asarray(scores) <= high) & jnp.isfinite(scores))
+    if counts is not None:
+        fine &= jnp.all((jnp.asarray(counts) >= 0) & jnp.isfinite(counts))
+    a = jnp.asarray(a, float_dtype(scores))
+    return jnp.where(fine & (a > 0) & jnp.isfinite(a), a, jnp.nan)
 
 
 def _mean(posterior: Posterior, dtype: Any) -> Belief:
     scores = jnp.asarray(posterior.scores, dtype)
     counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
     a = jnp.asarray(posterior.concentration, dtype)
-    a = jnp.where(a > 0, a, jnp.nan)  # only a traced value gets here unchecked
     used = jnp.asarray(scores.shape[0], jnp.int32)
     if scores.shape[0] == 0:  # an atom that is not used, for there must be one
         scores, counts = jnp.full(1, jnp.inf, dtype), jnp.zeros(1, dtype)

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpconformal.priors import Histogram, Mixture
 from dpconformal.theory import moments
-from dpconformal.theory.quadrature import integral
+from dpconformal.theory.quadrature import integral, landmarks
 
 _SMALL = 256  # scores whose distances are computed pair by pair
 
@@ -138,7 +138,7 @@ def distances_to_past(scores: Any) -> Any:
 def _half_mean_difference(prior: Any) -> float:
     """∫ P0(1 - P0), between the points where the density jumps."""
     low, high = moments.support(prior)
-    points = np.unique(np.concatenate([[low, high], *_jumps(prior)]))
+    points = np.unique(np.concatenate([[low, high], landmarks(prior), *_jumps(prior)]))
 
     def spread(x: Any) -> Any:
         value = moments.cdf(prior, x)

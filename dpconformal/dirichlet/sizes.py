@@ -9,6 +9,7 @@ from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.inputs import check_not_batched
 
 _TAIL = 1e-6  # expected mass that default sizes leave over
+_ROOM = 2**28  # atoms of all draws together, 2 GB in double precision
 _TOLERABLE = 1e-3  # expected mass beyond which a size is warned about
 
 
@@ -44,6 +45,15 @@ def truncation(posterior: Posterior, method: str, size: int | None) -> Any:
     a, total = float(posterior.concentration), float(posterior.total)
     share, weight = (a / total, a) if method == "split" else (1.0, total)
     return share * (weight / (weight + 1)) ** whole("sticks", size, 1)
+
+
+def check_room(draws: int, atoms: int, what: str) -> None:
+    """Refuse what would not fit into memory."""
+    if draws * atoms > _ROOM:
+        raise ValueError(
+            f"{what} = {atoms:,} for each of draws = {draws:,} do not fit into memory: take fewer, or method='grid', "
+            "which does not need more as the concentration grows"
+        )
 
 
 def checked_draws(posterior: Posterior, draws: int) -> int:

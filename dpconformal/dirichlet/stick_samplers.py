@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpconformal.dirichlet.draws import Draws
-from dpconformal.dirichlet.pieces import broken_sticks, from_mean, in_order, low_end, prior_draws, score_masses
+from dpconformal.dirichlet.pieces import broken_sticks, ends, from_mean, in_order, prior_draws, score_masses
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.dirichlet.sizes import checked_draws, checked_size, enough_sticks, truncation
+from dpconformal.dirichlet.sizes import check_room, checked_draws, checked_size, enough_sticks, truncation
 from dpconformal.inputs import float_dtype
 
 
@@ -48,6 +48,7 @@ def split(posterior: Posterior, key: Array, draws: int, sticks: int | None = Non
     sticks = checked_size(
         "sticks", sticks, enough_sticks(a, a / posterior.total), truncation(posterior, "split", sticks)
     )
+    check_room(draws, sticks, "sticks")
     return _split(posterior, key, draws, sticks, float_dtype(posterior.scores))
 
 
@@ -79,6 +80,7 @@ def sticks(posterior: Posterior, key: Array, draws: int, sticks: int | None = No
     """
     draws, a = checked_draws(posterior, draws), posterior.total
     sticks = checked_size("sticks", sticks, enough_sticks(a, 1.0), truncation(posterior, "sticks", sticks))
+    check_room(draws, sticks, "sticks")
     return _sticks(posterior, key, draws, sticks, float_dtype(posterior.scores))
 
 
@@ -86,7 +88,6 @@ def sticks(posterior: Posterior, key: Array, draws: int, sticks: int | None = No
 def _split(posterior: Posterior, key: Array, draws: int, sticks: int, dtype: Any) -> Draws:
     keys = jax.random.split(key, 4)
     a = jnp.asarray(posterior.concentration, dtype)
-    a = jnp.where(a > 0, a, jnp.nan)
     atoms = prior_draws(posterior, keys[0], (draws, sticks), dtype)
     atoms, own = in_order(atoms, broken_sticks(keys[1], a, draws, sticks))
     shared = jnp.cumsum(score_masses(posterior, keys[2], draws, dtype), axis=-1)
@@ -95,7 +96,7 @@ def _split(posterior: Posterior, key: Array, draws: int, sticks: int, dtype: Any
         empty = score_mass + prior_mass <= 0  # nothing was counted, and the gamma draw underflowed
         share = jnp.where(empty, 1, prior_mass / jnp.where(empty, 1, score_mass + prior_mass))
         own, shared = own * share, shared * ((1 - share) / jnp.where(score_mass > 0, score_mass, 1))
-    return Draws(low_end(posterior, dtype), jnp.asarray(posterior.scores, dtype), shared, atoms, own)
+    return Draws(*ends(posterior, dtype), jnp.asarray(posterior.scores, dtype), shared, atoms, own)
 
 
 @jax.jit(static_argnames=("draws", "sticks", "dtype"))
@@ -104,5 +105,5 @@ def _sticks(posterior: Posterior, key: Array, draws: int, sticks: int, dtype: An
     total = jnp.asarray(posterior.total, dtype)
     atoms = from_mean(posterior, keys[0], (draws, sticks), dtype)
     nothing = jnp.zeros((draws, 0), dtype)
-    ordered = in_order(atoms, broken_sticks(keys[1], jnp.where(total > 0, total, jnp.nan), draws, sticks))
-    return Draws(low_end(posterior, dtype), nothing[0], nothing, *ordered)
+    ordered = in_order(atoms, broken_sticks(keys[1], total, draws, sticks))
+    return Draws(*ends(posterior, dtype), nothing[0], nothing, *ordered)

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 
 from dpconformal.checks import whole
 from dpconformal.dirichlet.draws import Draws
-from dpconformal.dirichlet.pieces import broken_sticks, from_mean, in_order, low_end, prior_draws, score_masses
+from dpconformal.dirichlet.pieces import broken_sticks, ends, from_mean, in_order, prior_draws, score_masses
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.dirichlet.sizes import checked_draws, enough_sticks
+from dpconformal.dirichlet.sizes import check_room, checked_draws, enough_sticks
 from dpconformal.inputs import float_dtype
 
 _STEPS, _STICKS = 100, 128  # by default; and sticks of the rest at least, and where the concentration is traced
@@ -50,6 +50,7 @@ def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) 
     draws, a = checked_draws(posterior, draws), posterior.concentration
     steps = whole("steps", _STEPS if steps is None else steps, 1)
     sticks = max(enough_sticks(a, a / (posterior.total + steps)) or 0, _STICKS)
+    check_room(draws, steps + sticks, "steps and sticks")
     return _urn(posterior, key, draws, steps, sticks, float_dtype(posterior.scores))
 
 
@@ -87,7 +88,6 @@ def future_scores(posterior: Posterior, key: Array, draws: int, steps: int) -> F
 def _urn(posterior: Posterior, key: Array, draws: int, steps: int, sticks: int, dtype: Any) -> Draws:
     keys = jax.random.split(key, 6)
     a = jnp.asarray(posterior.concentration, dtype)
-    a = jnp.where(a > 0, a, jnp.nan)
     rest = jax.random.gamma(keys[0], a, (draws, 1), dtype) * broken_sticks(keys[1], a, draws, sticks)
     masses = jax.random.exponential(keys[2], (draws, steps), dtype), rest
     places = _future(posterior, keys[3], draws, steps, dtype), prior_draws(posterior, keys[4], rest.shape, dtype)
@@ -95,7 +95,7 @@ def _urn(posterior: Posterior, key: Array, draws: int, steps: int, sticks: int, 
     shared = jnp.cumsum(score_masses(posterior, keys[5], draws, dtype), axis=-1)
     total = own[:, -1:] + (shared[:, -1:] if shared.shape[-1] else 0)
     scores = jnp.asarray(posterior.scores, dtype)
-    return Draws(low_end(posterior, dtype), scores, shared / total, atoms, own / total)
+    return Draws(*ends(posterior, dtype), scores, shared / total, atoms, own / total)
 
 
 @jax.jit(static_argnames=("draws", "steps", "dtype"))

@@ -52,6 +52,8 @@ class Corrected(Head):
         """Return the levels to ask for, given the number of scores, inside ``jit`` too."""
         count = jnp.maximum(seen, 1).astype(levels.dtype)
         weight = schedule_of(self.learner).weight(count + 1)
-        asked = jnp.minimum(weight + (1 - weight) * levels * ((count + 1) / count), 1)
+        wanted = levels * ((count + 1) / count)  # of the scores; all of them where rounding alone says less
+        asked = jnp.where(wanted >= 1 - 8 * jnp.finfo(levels.dtype).eps, 1, weight + (1 - weight) * wanted)
+        asked = jnp.where(jnp.isnan(levels), levels, asked)
         asked = jnp.where(seen == 0, jnp.where(jnp.isnan(levels), levels, 1), asked)
         return jnp.where(levels == 0, 0, asked)  # nothing need be covered

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
 from dpconformal.checks import Numbers, Scalar, is_traced
-from dpconformal.inputs import as_levels
+from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
 from dpconformal.pinball import pinball
 from dpconformal.replay import replay, spread
@@ -60,6 +60,9 @@ class Head:
 
     def quantile(self, state: State, levels: Numbers) -> Float[Array, "..."]:
         """Predict the threshold of each level."""
+        check_not_batched(self)
+        if np.ndim(state.seen):
+            raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap over quantile")
         levels = as_levels(levels, None if isinstance(state, BinnedScores) else state.values.dtype)
         asked = self.asked(state.seen, levels)
         asked = jnp.where(state.seen < 0, jnp.nan, asked)
@@ -90,6 +93,7 @@ class Head:
             Thresholds or totals and the final state. None where the generic scan must do: for sequences of a batch
             that have, or may have, seen unequal numbers of scores, and for totals inside ``jit``.
         """
+        check_not_batched(self)
         batch, rounds, traced = scores.shape[:-1], scores.shape[-1], is_traced(self, scores, levels)
         known = None if fresh or is_traced(begin.seen) else np.unique(np.asarray(begin.seen))
         unequal = known is not None and (known.size != 1 or known[0] < 0)

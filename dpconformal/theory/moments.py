@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 
 from dpconformal.priors import Beta, Histogram, Mixture, TruncatedNormal, Uniform
-from dpconformal.theory.quadrature import cdf_of, evaluated, integral
+from dpconformal.theory.quadrature import cdf_of, evaluated, integral, landmarks
 
 
 def support(prior: Any) -> tuple[float, float]:
@@ -101,8 +101,11 @@ def cdf_integral(prior: Any, x: Any) -> Any:
     low, high = support(prior)
     x = np.asarray(x, float)
     points, place = np.unique(np.clip(x, low, high), return_inverse=True)
-    steps = integral(lambda u: cdf(prior, u), np.concatenate([[low], points[:-1]]), points)
-    return np.cumsum(steps)[place].reshape(x.shape) + np.maximum(x - high, 0)
+    marks = landmarks(prior)
+    ends = np.union1d(points, marks[(marks > low) & (marks < points[-1:].max(initial=-np.inf))])
+    steps = integral(lambda u: cdf(prior, u), np.concatenate([[low], ends[:-1]]), ends)
+    sums = np.cumsum(steps)[np.searchsorted(ends, points)]
+    return sums[place].reshape(x.shape) + np.maximum(x - high, 0)
 
 
 @cdf_integral.register
@@ -194,9 +197,11 @@ def mean(prior: Any) -> float:
     low, high = support(prior)
     if np.isfinite(high):
         return high - float(cdf_integral(prior, high))
-    start = low if np.isfinite(low) else 0.0
-    tail = integral(lambda u: 1 - cdf(prior, u), np.array(start), np.array(np.inf))
-    return start + float(tail) - float(cdf_integral(prior, start))
+    marks = landmarks(prior)
+    start = low if np.isfinite(low) else float(np.median(marks))
+    ends = np.concatenate([marks[marks > start], [np.inf]])
+    tail = integral(lambda u: 1 - cdf(prior, u), np.concatenate([[start], ends[:-1]]), ends)
+    return start + float(tail.sum()) - float(cdf_integral(prior, start))
 
 
 def bell_mass(prior: TruncatedNormal, start: Any, end: Any) -> Any:
