@@ -45,9 +45,12 @@ def test_discounted_on_every_sequence(bins):
         np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=name)
 
 
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("discount", [None, BETA])
-@pytest.mark.parametrize("bins", [None, 10])
+# Every prior both ways, and one of them all four.
+BOTH = [(None, None), (BETA, 10)]
+KINDS = [(prior, *kind) for prior in PRIORS for kind in BOTH] + [("beta_wide", BETA, None), ("beta_wide", None, 10)]
+
+
+@pytest.mark.parametrize(("prior", "discount", "bins"), KINDS)
 def test_every_prior(prior, discount, bins):
     ours, twin = PRIORS[prior]
     low, high = map(float, ours.support)

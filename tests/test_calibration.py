@@ -44,7 +44,6 @@ def test_sbc_passes_for_the_right_model(right):
     assert all(found.inside for found in sbc(dpc.priors.Beta(2, 3), 0.7, 3, 1000, bins=16).uniformity(0.999).values())
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("count", "options"),
     [

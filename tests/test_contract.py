@@ -79,14 +79,14 @@ def test_lists_and_integers_are_converted(name):
     )
 
 
-@every
+@every_kind
 def test_jit_gives_the_same(name):
     plain = thresholds(ALL[name], SCORES)
     jitted = jax.jit(lambda learner, scores: dpc.replay(learner, scores, LEVELS).thresholds)
     np.testing.assert_allclose(jitted(ALL[name], SCORES), plain, rtol=0, atol=1e-14)
 
 
-@every
+@every_kind
 def test_batches_are_independent_sequences(name):
     batch = np.random.default_rng(5).random((2, 3, T))
     run = dpc.replay(ALL[name], batch, LEVELS)
@@ -103,7 +103,7 @@ def test_batches_are_independent_sequences(name):
         )
 
 
-@every
+@every_kind
 def test_vmap_sweeps_the_support(name):
     """Stretching prior and scores alike stretches the thresholds."""
     learner = ALL[name]
@@ -309,7 +309,7 @@ def test_quantile_and_cdf_are_inverse_in_the_sense_of_galois(name):
         np.testing.assert_allclose(values[-1], top, atol=1e-12)
 
 
-@every
+@every_kind
 def test_gradients_are_finite(name):
     learner = ALL[name]
 

@@ -180,6 +180,10 @@ def test_coverage_curve_has_both_bands(run):
     np.testing.assert_allclose(curve.band_high, line.high)
     assert curve.passed.all()
     assert curve.claimed.all()
+    bounds = dpc.theory.coverage_bound(600, np.array(LEVELS), 0.05)
+    np.testing.assert_allclose([curve.theorem_low, curve.theorem_high], bounds)
+    later = coverage_curve(dpc.replay(dpc.Exact(), SCORES[:50], LEVELS, state=run.state))
+    np.testing.assert_allclose(later.theorem_low, dpc.theory.coverage_bound(650, np.array(LEVELS), 0.05)[0])
     off = coverage_curve(run._replace(thresholds=run.thresholds * 0.8))
     assert not off.passed.any()
 
@@ -193,6 +197,7 @@ def test_coverage_curve_of_batches_extremes_and_discounts():
     fading = coverage_curve(dpc.replay(dpc.Exact(discount=0.9), SCORES[:100], LEVELS))
     assert not fading.claimed.any()
     assert fading.band_low.isnull().all()
+    assert fading.theorem_low.isnull().all()
     assert fading.passed.all()
     credible = dpc.replay(dpc.Credible(confidence=0.9), SCORES, LEVELS)
     assert coverage_curve(credible).passed.all()
@@ -343,3 +348,11 @@ def test_coordinates_are_levels_as_written_whatever_the_precision():
     with jax.enable_x64(False):
         tree = to_datatree(dpc.replay(dpc.Exact(), SCORES[:5], [0.9]))
     assert tree["constant_data"]["threshold"].sel(level=0.9).size == 5
+
+
+def test_without_arviz_there_is_a_clear_error(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "arviz_base", None)
+    with pytest.raises(ImportError, match=r"this needs arviz_base: pip install 'dpconformal\[arviz\]'"):
+        to_datatree({"posterior": {"mu": np.zeros((2, 5))}})

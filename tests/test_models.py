@@ -45,7 +45,9 @@ def concentration():
 @pytest.fixture(scope="module")
 def mixture():
     # Scores at both ends of the support are ordinary input.
-    return run(MixtureModel(np.concatenate([SCORES, [0.0, 1.0]]), components=10), target_accept_prob=0.9)
+    return run(
+        MixtureModel(np.concatenate([SCORES, [0.0, 1.0]]), components=6), target_accept_prob=0.9, draws=400, chains=2
+    )
 
 
 def belief(x, scores, a):

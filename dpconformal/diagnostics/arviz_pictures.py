@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
-from dpconformal.diagnostics.backend import arviz_base, arviz_plots
+from dpconformal.diagnostics.backend import arviz
 
 
 def plot_ecdf_pit(pits: Any, prob: Scalar = 0.95, coverage: bool = False, **options: Any) -> Any:
@@ -39,7 +39,7 @@ def plot_ecdf_pit(pits: Any, prob: Scalar = 0.95, coverage: bool = False, **opti
     >>> picture = plot_ecdf_pit(np.random.default_rng(0).random(100))  # doctest: +SKIP
     """
     prob = float(number("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
-    draw = arviz_plots().plot_ecdf_pit
+    draw = arviz("plots").plot_ecdf_pit
     name = "envelope_prob" if "envelope_prob" in inspect.signature(draw).parameters else "ci_prob"
     return draw(as_datatree(pits), coverage=coverage, **{"backend": "matplotlib", name: prob, **options})
 
@@ -65,7 +65,7 @@ def as_datatree(pits: Any) -> Any:
     """
     pits = getattr(pits, "pits", pits)
     named = pits if isinstance(pits, dict) else {"pit": pits}
-    return arviz_base().from_dict({"prior_sbc": {key: _chain(key, value) for key, value in named.items()}})
+    return arviz("base").from_dict({"prior_sbc": {key: _chain(key, value) for key, value in named.items()}})
 
 
 def _chain(name: str, values: Numbers) -> np.ndarray:

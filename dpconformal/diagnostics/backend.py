@@ -4,59 +4,26 @@ import importlib
 from typing import Any
 
 
-def arviz_base() -> Any:
+def arviz(part: str) -> Any:
     """
-    Import the part of ArviZ that converts.
+    Import a part of ArviZ.
+
+    Parameters
+    ----------
+    part : {"base", "stats", "plots"}
+        What converts, what computes, or what draws.
 
     Returns
     -------
     module
-        ``arviz_base``.
+        ``arviz_base``, ``arviz_stats`` or ``arviz_plots``.
 
     Raises
     ------
     ImportError
         Saying how to install it.
     """
-    return _imported("arviz_base")
-
-
-def arviz_stats() -> Any:
-    """
-    Import the part of ArviZ that computes.
-
-    Returns
-    -------
-    module
-        ``arviz_stats``.
-
-    Raises
-    ------
-    ImportError
-        Saying how to install it.
-    """
-    return _imported("arviz_stats")
-
-
-def arviz_plots() -> Any:
-    """
-    Import the part of ArviZ that draws.
-
-    Returns
-    -------
-    module
-        ``arviz_plots``.
-
-    Raises
-    ------
-    ImportError
-        Saying how to install it.
-    """
-    return _imported("arviz_plots")
-
-
-def _imported(name: str) -> Any:
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(f"arviz_{part}")
     except ImportError as error:
-        raise ImportError(f"this needs {name}: pip install 'dpconformal[arviz]'") from error
+        raise ImportError(f"this needs arviz_{part}: pip install 'dpconformal[arviz]'") from error

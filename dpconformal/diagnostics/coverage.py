@@ -13,6 +13,7 @@ from dpconformal.metrics import covered, rolling_coverage
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
+from dpconformal.theory import coverage_bound
 from dpconformal.theory.coverage_line import coverage as coverage_line
 from dpconformal.theory.path import path_of, sequences
 
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 
 def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "xr.Dataset":
     """
-    Compare coverage with its level, beside two bands that answer two questions.
+    Compare coverage with its level, beside three bands that answer three questions.
 
     The interval of Clopper and Pearson says what the chance to cover may have been, had it been the same in all rounds.
     The band of the theory says what the coverage of this very learner may be, if the scores are iid: early
-    rounds and the weight of the prior are accounted for (:func:`dpconformal.theory.certify`).
+    rounds and the weight of the prior are accounted for (:func:`dpconformal.theory.certify`). Theorem 3 says how likely
+    the last threshold is to cover, given the scores before it (:func:`dpconformal.theory.coverage_bound`).
 
     Parameters
     ----------
@@ -43,7 +45,8 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
         Over ``level`` (and ``batch`` axes): ``coverage``; ``low`` and ``high``, the interval; ``band_low`` and
         ``band_high``, NaN where the theory claims nothing, as with a discount and for learners that are not
         :class:`dpconformal.Exact`, :class:`dpconformal.Quantized` or a head on one; ``claimed``, whether it does;
-        ``passed``, whether the coverage is inside the band or nothing is claimed.
+        ``passed``, whether the coverage is inside the band or nothing is claimed; ``theorem_low`` and
+        ``theorem_high``, Theorem 3's bounds for the last round, NaN for all but an undiscounted Exact.
 
     Examples
     --------
@@ -69,12 +72,15 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     if not isinstance(run.learner, (Exact, Quantized, Head)):  # what others are held to is not their own
         ends = [np.full(shape, np.nan)] * 2
     claimed = ~np.isnan(ends[0])
+    bounds = _theorem_3(run, delta, shape)
     variables: dict[str, Any] = {
         "coverage": seen,
         "low": np.where(found == 0, 0.0, least),
         "high": np.where(found == rounds, 1.0, most),
         "band_low": ends[0],
         "band_high": ends[1],
+        "theorem_low": bounds[0],
+        "theorem_high": bounds[1],
         "claimed": claimed,
         "passed": ~claimed | ((seen >= ends[0]) & (seen <= ends[1])),
     }
@@ -83,6 +89,17 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
         data["levels"] = ([*_batch(run), "level"], np.asarray(run.levels, float))
     attrs = {"diagnostics": "coverage", "learner": repr(run.learner), "rounds": rounds}
     return data.assign_attrs(attrs | {"prob": float(prob), "delta": delta})
+
+
+def _theorem_3(run: Replay, delta: float, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Bound the coverage probability of the last threshold."""
+    learner, rounds = run.learner, np.shape(run.thresholds)[-2]
+    if not isinstance(learner, Exact) or learner.discount is not None or not rounds:
+        return [np.full(shape, np.nan)] * 2
+    before = 0 if run.start is None else np.asarray(run.start.seen)
+    last = np.broadcast_to(np.asarray(before + rounds)[..., None], shape)
+    levels = np.broadcast_to(np.asarray(run.levels, float), shape)
+    return [np.asarray(bound) for bound in coverage_bound(last, levels, delta, learner.schedule)]
 
 
 def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":

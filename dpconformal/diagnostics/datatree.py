@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checks import Numbers
-from dpconformal.diagnostics.backend import arviz_base
+from dpconformal.diagnostics.backend import arviz
 from dpconformal.dirichlet.fit import Fit
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.summary import as_written
@@ -62,7 +62,7 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
             if value is not None:
                 raise ValueError(f"{name} is given: only draws and fits are asked for F and q; leave it out")
         if isinstance(data, dict):
-            tree: xr.DataTree = arviz_base().from_dict(data)
+            tree: xr.DataTree = arviz("base").from_dict(data)
             return tree
         return xr.DataTree.from_dict(_run_groups(data), name="run")
     if not (hasattr(data, "cdf") and hasattr(data, "quantile")):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpconformal.checks import Numbers
-from dpconformal.diagnostics.backend import arviz_stats
+from dpconformal.diagnostics.backend import arviz
 from dpconformal.diagnostics.datatree import to_datatree
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
     chains = tree["posterior"].sizes["chain"]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # r_hat of a constant is 0/0
-        table = arviz_stats().summary(tree, var_names=names, kind="all", round_to="none")
+        table = arviz("stats").summary(tree, var_names=names, kind="all", round_to="none")
         constant = _constant(tree["posterior"], names)
     table = table[["mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat"]].astype(float)
     table["verdict"] = [
@@ -89,7 +89,7 @@ def _constant(posterior: Any, names: list[str]) -> Any:
     values = posterior.to_dataset()[names]
     apart = abs(values - values.isel(chain=0, draw=0, drop=True))
     tree = xr.DataTree.from_dict({"posterior": apart})
-    table = arviz_stats().summary(tree, var_names=names, kind="stats", round_to="none")
+    table = arviz("stats").summary(tree, var_names=names, kind="stats", round_to="none")
     return table["mean"].to_numpy(float) == 0
 
 

@@ -62,7 +62,7 @@ def plot_coverage(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05, ax: An
     prob : float
         Confidence of the intervals of Clopper and Pearson, drawn as bars.
     delta : float
-        Probability that iid scores leave the band of the theory, which is shaded.
+        Probability that iid scores leave the band of the theory, which is shaded, and that of Theorem 3, dashed.
     ax : matplotlib Axes, optional
         Where to draw; a new figure by default.
 
@@ -82,6 +82,11 @@ def plot_coverage(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05, ax: An
         ax.fill_between(level[claimed], low[claimed], high[claimed], color=BAND, linewidth=0, label=label)
         # A band of few levels is hard to read between them.
         ax.vlines(level[claimed], low[claimed], high[claimed], color="#cfc4b4", linewidth=5 if level.size < 12 else 0)
+    bounds = [data[name].values - level for name in ("theorem_low", "theorem_high")]
+    if np.isfinite(bounds).all():
+        for i, bound in enumerate(bounds):
+            name = None if i else f"Theorem 3, the last threshold ({1 - data.attrs['delta']:.4g})"
+            ax.plot(level, bound, color=FAINT, linewidth=0.9, linestyle="--", label=name)
     ax.axhline(0, color=FAINT, linewidth=0.8)
     bars = np.stack([seen - data.low.values, data.high.values - seen])
     for passed, marker in ((True, "o"), (False, "X")):
