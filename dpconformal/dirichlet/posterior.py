@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from dpconformal.beliefs import Belief, Exact, Quantized
 from dpconformal.beliefs.bins import centres_of
@@ -14,6 +14,7 @@ from dpconformal.beliefs.weights import check_prior, check_unspoilt
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, whole
 from dpconformal.dirichlet.backend import numpyro_distributions
 from dpconformal.dirichlet.draws import Draws
+from dpconformal.dirichlet.evidence import beta_shapes, mean_belief, mean_cdf, mean_quantile, spoilt_if_bad
 from dpconformal.heads.credible_level import credible_level, exceedance
 from dpconformal.heads.head import lifted
 from dpconformal.inputs import as_floats, as_levels, check_not_batched, checked_scores, float_dtype
@@ -88,7 +89,7 @@ class Posterior:
             scores, counts = jnp.asarray(scores), None if counts is None else jnp.asarray(counts)
         order = scores.argsort()
         if is_traced(a, scores, counts, self.prior.support):
-            a = _spoilt_if_bad(a, scores, counts, self.prior.support)
+            a = spoilt_if_bad(a, scores, counts, self.prior.support)
         object.__setattr__(self, "concentration", a)
         object.__setattr__(self, "scores", scores[order])
         object.__setattr__(self, "counts", None if counts is None else counts[order])
@@ -152,7 +153,7 @@ class Posterior:
     @property
     def mean(self) -> Belief:
         """The mean of F, which is the belief about the next score."""
-        return _mean(self, float_dtype(self.scores))
+        return mean_belief(self, float_dtype(self.scores))
 
     def cdf_marginal(self, x: Numbers) -> Any:
         """
@@ -179,7 +180,7 @@ class Posterior:
         >>> Posterior(dpc.priors.Uniform(), 5.0, [0.2, 0.4, 0.6]).cdf_marginal(0.5).mean
         Array(0.5625, dtype=float...)
         """
-        above, below = _shapes(self, as_floats(x))
+        above, below = beta_shapes(self, as_floats(x))
         if not is_traced(above, below):
             why = "F(x) is 0 or 1 for certain there, which is no Beta distribution; leave the ends of the support out"
             complain_at("x", x, (np.asarray(above) <= 0) | (np.asarray(below) <= 0), why)
@@ -238,7 +239,7 @@ class Posterior:
         complain_at("probability", probability, ~inside, "must lie in (0, 1)")
         asked = np.asarray(credible_level(level, probability, float(self.total)))
         with jax.enable_x64(True):
-            return np.asarray(_mean_quantile(self, jnp.asarray(asked)))[()]
+            return np.asarray(mean_quantile(self, jnp.asarray(asked)))[()]
 
     def quantile_median(self, level: Numbers) -> Any:
         """
@@ -367,47 +368,4 @@ class Posterior:
         if np.float32 in (x.dtype, self.scores.dtype):  # a score and its rounded twin are one number
             x, same = x.astype(np.float32), replace(self, scores=np.asarray(self.scores, np.float32))
         with jax.enable_x64(True):
-            return np.asarray(_mean_cdf(same, jnp.asarray(x.astype(float))))
-
-
-def _spoilt_if_bad(a: Any, scores: Any, counts: Any, support: tuple[Any, Any]) -> Array:
-    """Return the concentration, or NaN if anything that could not be checked on the host is out of range."""
-    low, high = support
-    fine = jnp.all((jnp.asarray(scores) >= low) & (jnp.asarray(scores) <= high) & jnp.isfinite(scores))
-    if counts is not None:
-        fine &= jnp.all((jnp.asarray(counts) >= 0) & jnp.isfinite(counts))
-    a = jnp.asarray(a, float_dtype(scores))
-    return jnp.where(fine & (a > 0) & jnp.isfinite(a), a, jnp.nan)
-
-
-def _mean(posterior: Posterior, dtype: Any) -> Belief:
-    scores = jnp.asarray(posterior.scores, dtype)
-    counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
-    a = jnp.asarray(posterior.concentration, dtype)
-    used = jnp.asarray(scores.shape[0], jnp.int32)
-    if scores.shape[0] == 0:  # an atom that is not used, for there must be one
-        scores, counts = jnp.full(1, jnp.inf, dtype), jnp.zeros(1, dtype)
-    below = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(counts)])
-    return Belief(posterior.prior, a / (a + below[-1]), scores, below / (a + below[-1]), used)
-
-
-@jax.jit
-def _mean_cdf(posterior: Posterior, x: Array) -> Array:
-    return _mean(posterior, x.dtype).cdf(x)
-
-
-@jax.jit
-def _mean_quantile(posterior: Posterior, p: Array) -> Array:
-    return _mean(posterior, p.dtype).quantile(p)
-
-
-@jax.jit
-def _shapes(posterior: Posterior, x: Float[Array, "*n"]) -> tuple[Array, Array]:
-    """Masses above and below x, prior's and scores'; not by 1 - cdf, which would lose small ones."""
-    a = jnp.asarray(posterior.concentration, x.dtype)
-    scores = jnp.asarray(posterior.scores, x.dtype)
-    counts = jnp.ones(scores.shape, x.dtype) if posterior.counts is None else jnp.asarray(posterior.counts, x.dtype)
-    cumulative = jnp.concatenate([jnp.zeros(1, x.dtype), jnp.cumsum(counts)])
-    below = cumulative[jnp.searchsorted(scores, x, side="right")]
-    share = posterior.prior.cdf(x)
-    return a * (1 - share) + (cumulative[-1] - below), a * share + below
+            return np.asarray(mean_cdf(same, jnp.asarray(x.astype(float))))

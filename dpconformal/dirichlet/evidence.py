@@ -1,0 +1,56 @@
+"""Scores, counts and prior of a posterior put together: the mean of F, and the parameters of its marginals."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dpconformal.beliefs import Belief
+from dpconformal.inputs import float_dtype
+
+
+def spoilt_if_bad(a: Any, scores: Any, counts: Any, support: tuple[Any, Any]) -> Array:
+    """Return the concentration, or NaN if anything that could not be checked on the host is out of range."""
+    low, high = support
+    fine = jnp.all((jnp.asarray(scores) >= low) & (jnp.asarray(scores) <= high) & jnp.isfinite(scores))
+    if counts is not None:
+        fine &= jnp.all((jnp.asarray(counts) >= 0) & jnp.isfinite(counts))
+    a = jnp.asarray(a, float_dtype(scores))
+    return jnp.where(fine & (a > 0) & jnp.isfinite(a), a, jnp.nan)
+
+
+def mean_belief(posterior: Any, dtype: Any) -> Belief:
+    """Return the mean as a belief, in a given precision."""
+    scores = jnp.asarray(posterior.scores, dtype)
+    counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
+    a = jnp.asarray(posterior.concentration, dtype)
+    used = jnp.asarray(scores.shape[0], jnp.int32)
+    if scores.shape[0] == 0:  # an atom that is not used, for there must be one
+        scores, counts = jnp.full(1, jnp.inf, dtype), jnp.zeros(1, dtype)
+    below = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(counts)])
+    return Belief(posterior.prior, a / (a + below[-1]), scores, below / (a + below[-1]), used)
+
+
+@jax.jit
+def mean_cdf(posterior: Any, x: Array) -> Array:
+    """Evaluate the mean of F(x), in the precision of x."""
+    return mean_belief(posterior, x.dtype).cdf(x)
+
+
+@jax.jit
+def mean_quantile(posterior: Any, p: Array) -> Array:
+    """Evaluate quantiles of the mean, in the precision of p."""
+    return mean_belief(posterior, p.dtype).quantile(p)
+
+
+@jax.jit
+def beta_shapes(posterior: Any, x: Float[Array, "*n"]) -> tuple[Array, Array]:
+    """Masses above and below x, prior's and scores'; not by 1 - cdf, which would lose small ones."""
+    a = jnp.asarray(posterior.concentration, x.dtype)
+    scores = jnp.asarray(posterior.scores, x.dtype)
+    counts = jnp.ones(scores.shape, x.dtype) if posterior.counts is None else jnp.asarray(posterior.counts, x.dtype)
+    cumulative = jnp.concatenate([jnp.zeros(1, x.dtype), jnp.cumsum(counts)])
+    below = cumulative[jnp.searchsorted(scores, x, side="right")]
+    share = posterior.prior.cdf(x)
+    return a * (1 - share) + (cumulative[-1] - below), a * share + below
