@@ -11,7 +11,8 @@ import numpy as np
 
 from dpconformal.checks import Numbers, as_numbers, complain_at, whole
 from dpconformal.dirichlet.binned import bin_counts, log_likelihood
-from dpconformal.inputs import as_levels, checked_scores
+from dpconformal.dirichlet.posterior import Posterior
+from dpconformal.inputs import checked_scores
 from dpconformal.priors import Uniform
 from dpconformal.theory import moments
 
@@ -72,18 +73,11 @@ class ConcentrationPosterior(NamedTuple):
 
     def threshold(self, levels: Numbers) -> Any:
         """Quantiles of the predictive distribution: prior_weight of P0, the rest empirical; shape (A,)."""
-        levels, n = np.asarray(as_levels(levels), float), self.scores.size
-        low, high = moments.support(self.prior)
-        share = self.prior_weight
-        reached = share * moments.cdf(self.prior, self.scores) + (1 - share) * np.arange(1, n + 1) / max(n, 1)
-        # Up to the first score that reaches the level, the belief is a piece of the prior plus a constant.
-        index = np.searchsorted(reached, levels)
-        ends = np.concatenate([[low], self.scores, [high]])
-        piece = np.clip((levels - (1 - share) * index / max(n, 1)) / share, 0, 1)
+        n = self.scores.size
+        rest = float(self.weights @ (n / (self.grid + n)))  # 1 - prior_weight, to its last digit
+        alike = self.prior_weight * n / rest if n else 1.0  # the one concentration whose belief is the same
         with jax.enable_x64(True):
-            x = np.asarray(self.prior.quantile(piece), float)
-        x = np.clip(x, ends[index], ends[index + 1])
-        return np.where(levels <= 0, low, np.where(levels >= 1, high, x))[()]
+            return np.asarray(Posterior(self.prior, alike, self.scores).mean.quantile(levels))[()]
 
     def _moment(self, power: int) -> float:
         """Sum up a moment, unless its terms go on beyond the grid; where a support ends, there is nothing beyond."""
