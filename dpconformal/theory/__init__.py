@@ -1,5 +1,6 @@
 """The paper's theorems as code: what is promised, computed; and certificates that a run kept it."""
 
+from dpconformal.theory import half_lines  # noqa: F401  (closed forms, registered)
 from dpconformal.theory.adversary import Hardest, hardest_sequence
 from dpconformal.theory.certificate import Certificate, certify
 from dpconformal.theory.concentration import concentration
