@@ -5,13 +5,28 @@ One belief about the next nonconformity score answers every confidence level at 
 and comes with regret and coverage guarantees. Start with :func:`replay` and :class:`Exact`.
 """
 
-from dpconformal import diagnostics, dirichlet, experiments, metrics, plots, priors, rates, schedules, streams, theory
+from dpconformal import (
+    diagnostics,
+    dirichlet,
+    experiments,
+    metrics,
+    models,
+    plots,
+    priors,
+    rates,
+    schedules,
+    scores,
+    streams,
+    theory,
+)
 from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
 from dpconformal.catalogue import learners
 from dpconformal.compilation import compilation_cache
+from dpconformal.conformal import Conformal, conformalize
 from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
+from dpconformal.online import Online
 from dpconformal.replay import Replay, Summary, replay
 
 __all__ = [
@@ -24,6 +39,7 @@ __all__ = [
     "SFOGD",
     "AgACI",
     "Belief",
+    "Conformal",
     "Corrected",
     "Credible",
     "DiscountedERM",
@@ -31,22 +47,26 @@ __all__ = [
     "Exact",
     "Learner",
     "NExCP",
+    "Online",
     "Quantized",
     "Replay",
     "SlidingERM",
     "SplitConformal",
     "Summary",
     "compilation_cache",
+    "conformalize",
     "diagnostics",
     "dirichlet",
     "experiments",
     "learners",
     "metrics",
+    "models",
     "plots",
     "priors",
     "rates",
     "replay",
     "schedules",
+    "scores",
     "streams",
     "theory",
 ]

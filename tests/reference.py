@@ -408,3 +408,36 @@ def credible_threshold(levels, confidence, prior_cdf, a, scores, low, high):
     """Smallest x in [low, high] with P(F(x) >= level) >= confidence, for each level, by bisection in x."""
     wanted = np.where(levels > 0, confidence, 0.0)
     return bisect(lambda x: dp_quantile_cdf(levels, x, prior_cdf, a, scores), wanted, low, high)
+
+
+def label_score(kind, p, y, u=1.0, penalty=0.0, free=1, weight=0.2):
+    """The score of one class label, from its definition: classes in order of probability, then of number."""
+    order = sorted(range(len(p)), key=lambda k: (-p[k], k))
+    rank = order.index(y) + 1
+    if kind == "lac":
+        return 1 - p[y]
+    if kind == "margin":
+        return max(p[k] for k in range(len(p)) if k != y) - p[y]
+    if kind == "top_k":
+        return rank
+    if kind == "saps":
+        return u * max(p) if rank == 1 else max(p) + (rank - 2 + u) * weight
+    before = sum(p[k] for k in order[: rank - 1])
+    return min(before + u * p[y], 1.0) + penalty * max(rank - free, 0)
+
+
+def rank_transform(reference, s):
+    """Place of a score among reference scores, with tails s/(1 + s) beyond their ends."""
+    v = sorted(reference)
+    n = len(v)
+    reach = (v[-1] - v[0]) / n if v[-1] > v[0] else max(abs(v[0]), 1)
+    places = [sum(w <= x for w in v) / (n + 1) for x in v]
+    if s < v[0]:
+        return places[0] * reach / (reach + v[0] - s)
+    if s > v[-1]:
+        return places[-1] + (1 - places[-1]) * (s - v[-1]) / (reach + s - v[-1])
+    if s in v:
+        return places[v.index(s)]
+    left = max(i for i in range(n) if v[i] < s)
+    share = (s - v[left]) / (v[left + 1] - v[left])
+    return places[left] + share * (places[left + 1] - places[left])

@@ -22,7 +22,7 @@ import jax, sys
 before = dict(jax.config.values)
 import dpconformal
 assert jax.config.values == before
-heavy = "numpyro arviz matplotlib rich typer pandas xarray scipy.stats arch"
+heavy = "numpyro arviz matplotlib rich typer pandas xarray scipy.stats arch sklearn pyarrow"
 print([module for module in heavy.split() if module in sys.modules])
 """
     assert run_python(code) == "[]"
@@ -64,8 +64,8 @@ def test_imports_point_one_way():
     """Down this list only: a module imports from its own layer or those above it."""
     names = (
         "pytree checks inputs learner schedules rates priors gaps pinball totals scan offline replay beliefs "
-        "baselines heads streams metrics theory canvas plots dirichlet diagnostics experiments compilation catalogue "
-        "__init__ demo cli"
+        "baselines heads streams metrics scores models conformal online theory canvas plots dirichlet diagnostics "
+        "experiments report compilation catalogue __init__ demo files cli"
     )
     layers = names.split()
     for path in ROOT.rglob("*.py"):

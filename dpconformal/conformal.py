@@ -1,0 +1,162 @@
+"""From predictions and labels to confidence sets: the paper's protocol over a recorded stream."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpconformal.checks import Numbers, as_numbers
+from dpconformal.learner import Learner, State
+from dpconformal.metrics import covered
+from dpconformal.replay import Replay, replay
+from dpconformal.scores import Score
+
+
+class Conformal(NamedTuple):
+    """
+    What :func:`conformalize` made of a recorded stream.
+
+    Attributes
+    ----------
+    sets : Interval, array of bool, Ball or EllipsoidRegion
+        Row t was computed from prediction t and the rounds before it.
+    run : Replay
+        Of the scores, for metrics, certificates and diagnostics. Of a score with two sides a batch of two runs, at the
+        levels (1 + α)/2.
+    levels : array, shape (A,) or (T, A)
+        As they were asked for.
+    score : Score
+        What was measured.
+    """
+
+    sets: Any
+    run: Replay
+    levels: Any  # (A,) or (T, A)
+    score: Any
+
+    @property
+    def thresholds(self) -> Any:
+        """Thresholds, shape (..., T, A); (2, ..., T, A) for a score with two sides."""
+        return self.run.thresholds
+
+    @property
+    def covered(self) -> Any:
+        """Whether each label is in its sets, shape (..., T, A)."""
+        found = covered(self.run)
+        return found.all(axis=0) if self.score.sides == 2 else found
+
+    @property
+    def coverage(self) -> Any:
+        """Share of rounds in which the label is in its set, shape (..., A)."""
+        return self.covered.mean(axis=-2)
+
+    @property
+    def size(self) -> Any:
+        """Width, number of labels or volume of each set, shape (..., T, A)."""
+        return self.sets.size if hasattr(self.sets, "contains") else self.sets.sum(axis=-1)
+
+
+def conformalize(
+    learner: Learner,
+    score: Score,
+    predictions: Any,
+    labels: Numbers,
+    levels: Numbers,
+    state: State = None,
+    context: Any = None,
+    noise: Numbers = None,
+) -> Conformal:
+    """
+    Turn recorded predictions into confidence sets: in each round a set for every level, then the label is seen.
+
+    Parameters
+    ----------
+    learner : Learner
+        Any method. Its support must hold every score: see ``score.bounds(predictions)``.
+    score : Score
+        From :mod:`dpconformal.scores`.
+    predictions : array_like, shape (T, ...) or (..., T, ...)
+        Of any model, made before the label of their round was known; each score says what shape it needs.
+    labels : array_like, shape (T,) or (..., T)
+        What came true; vectors have one more axis.
+    levels : array_like, shape (A,) or (T, A)
+        Confidence levels in [0, 1], the same every round or one row a round.
+    state : State, optional
+        Where to carry on, from an earlier ``run.state``.
+    context : array_like, optional
+        For learners that take it, as in :func:`dpconformal.replay`.
+    noise : array_like, shape (..., T), optional
+        Uniform numbers, for scores that are randomized.
+
+    Returns
+    -------
+    Conformal
+        Sets, thresholds, coverage and the run itself.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, the index and the value, before anything runs.
+
+    Examples
+    --------
+    >>> import numpy as np, dpconformal as dpc
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.normal(20, 1, 500)
+    >>> learner = dpc.Exact(dpc.priors.Uniform(0, 10))
+    >>> result = conformalize(learner, dpc.scores.Absolute(), np.full(500, 20.0), labels, levels=[0.5, 0.9])
+    >>> result.sets.low.shape, result.coverage.round(2)
+    ((500, 2), array([0.51, 0.95]))
+    """
+    check_score(score)
+    extra = {} if noise is None else {"noise": noise}
+    scores = score(predictions, labels, **extra)
+    if np.ndim(scores) <= (score.sides == 2):
+        raise ValueError("labels has shape (): pass a sequence, or use dpconformal.Online for a live loop")
+    run: Any = replay(learner, scores, side_levels(score, levels), state, context=context)
+    sets = score.set(predictions, run.thresholds, **extra)
+    return Conformal(sets, run, np.asarray(as_numbers("levels", levels), float), score)
+
+
+def check_score(score: Any) -> None:
+    """
+    Check that a score is one.
+
+    Parameters
+    ----------
+    score : Score
+        The user's.
+
+    Raises
+    ------
+    ValueError
+        If it is a class, or anything else.
+    """
+    if not isinstance(score, Score) or isinstance(score, type):
+        hint = "an instance, with brackets" if isinstance(score, type) else "one, such as dpconformal.scores.Absolute()"
+        raise ValueError(f"score = {score!r}: pass {hint}")
+
+
+def side_levels(score: Score, levels: Numbers) -> Any:
+    """
+    Find the level that each stream of scores is asked for.
+
+    Parameters
+    ----------
+    score : Score
+        With one side or two.
+    levels : array_like
+        Of the sets.
+
+    Returns
+    -------
+    array
+        The same; or (1 + α)/2, half of the misses being left to each side.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> side_levels(dpc.scores.Signed(), [0.9])
+    array([0.95])
+    """
+    levels = as_numbers("levels", levels)
+    return levels if score.sides == 1 else (1 + levels) / 2

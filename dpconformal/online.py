@@ -1,0 +1,183 @@
+"""A live loop: ask for sets, then tell the label; the belief learns from every one, and so may the base model."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.checks import Numbers
+from dpconformal.conformal import check_score, side_levels
+from dpconformal.learner import Learner
+from dpconformal.models import Model
+from dpconformal.scores import Score
+
+
+class Online:
+    """
+    Confidence sets in a live loop.
+
+    In each round :meth:`predict_set` answers any levels, as often as asked, and :meth:`update` tells the label. Nothing
+    but labels changes anything: a set is made from the past alone.
+
+    Parameters
+    ----------
+    learner : Learner
+        Any method. Its support must hold every score.
+    score : Score
+        From :mod:`dpconformal.scores`.
+    model : Model, optional
+        Base model with ``predict`` and ``learn``; see :func:`dpconformal.models.from_sklearn`. None: what is passed as
+        x is the prediction itself.
+    state : tuple of State, optional
+        Where to carry on: ``online.state`` of another loop.
+
+    Attributes
+    ----------
+    state : tuple of State
+        What the learner knows, a state for each side of the score.
+    model : Model or None
+        The base model as it is now.
+    rounds : int
+        Labels that were scored in this loop.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> live = Online(dpc.Exact(dpc.priors.Uniform(0, 10)), dpc.scores.Absolute())
+    >>> for prediction, label in [(20.0, 21.0), (20.5, 20.0), (20.2, 20.9)]:
+    ...     sets = live.predict_set(prediction, levels=[0.5, 0.9])
+    ...     score = live.update(prediction, label)
+    >>> live.rounds, bool(sets.contains(20.9)[1])
+    (3, True)
+    """
+
+    def __init__(self, learner: Learner, score: Score, model: Model | None = None, state: Any = None) -> None:
+        check_score(score)
+        if not isinstance(learner, Learner) or isinstance(learner, type):
+            raise ValueError(f"learner = {learner!r}: pass a learner such as dpconformal.Exact()")
+        if model is not None and (not isinstance(model, Model) or isinstance(model, type)):
+            raise ValueError(f"model = {model!r}: needs predict and learn; see dpconformal.models.from_sklearn")
+        fresh = tuple(learner.init() for _ in range(score.sides)) if state is None else tuple(state)
+        if len(fresh) != score.sides:
+            raise ValueError(f"state holds {len(fresh)} states: this score needs {score.sides}, as in online.state")
+        self.learner, self.score, self.model, self.state = learner, score, model, fresh
+        self.rounds = 0
+        self._last: tuple[Any, Any] | None = None  # an input and its prediction, until the model learns
+
+    def predict(self, x: Any) -> Any:
+        """
+        Ask the base model.
+
+        Parameters
+        ----------
+        x : object
+            Input of the round.
+
+        Returns
+        -------
+        object
+            Its prediction; x itself where there is no model. Asked twice in a round for the same input, it answers from
+            memory, so that a label is scored against the prediction that its set was made from.
+        """
+        if self.model is None:
+            return x
+        if not getattr(self.model, "ready", True):
+            raise ValueError("model has learned too little to predict: call update first, or fit it")
+        if self._last is None or not _same(self._last[0], x):
+            self._last = (x, self.model.predict(x))
+        return self._last[1]
+
+    def thresholds(self, levels: Numbers, context: Any = None) -> Any:
+        """
+        Ask the learner for thresholds alone.
+
+        Parameters
+        ----------
+        levels : array_like, shape (A,)
+            Confidence levels of sets.
+        context : array_like, optional
+            For learners that take it.
+
+        Returns
+        -------
+        Array, shape (A,)
+            Thresholds; (2, A) for a score with two sides.
+        """
+        asked = np.asarray(side_levels(self.score, levels))
+        if asked.ndim != 1 or not asked.size:
+            raise ValueError(f"levels has shape {asked.shape}: pass (A,), such as [0.9]")
+        extra = {} if context is None else {"context": context}
+        found = [self.learner.quantile(state, asked, **extra) for state in self.state]
+        return found[0] if self.score.sides == 1 else jnp.stack(found)
+
+    def predict_set(self, x: Any, levels: Numbers, context: Any = None, noise: Numbers = None) -> Any:
+        """
+        Make the confidence set of each level.
+
+        Parameters
+        ----------
+        x : object
+            Input of the round; or the prediction, where there is no model.
+        levels : array_like, shape (A,)
+            Confidence levels in [0, 1], other ones every round if you like.
+        context : array_like, optional
+            For learners that take it.
+        noise : float, optional
+            A uniform number, for a score that is randomized; the same for :meth:`update`.
+
+        Returns
+        -------
+        Interval, array of bool, Ball or EllipsoidRegion
+            Sets, of shape (A,); a mask of shape (A, K).
+        """
+        extra = {} if noise is None else {"noise": noise}
+        return self.score.set(self.predict(x), self.thresholds(levels, context), **extra)
+
+    def update(self, x: Any, y: Any, context: Any = None, noise: Numbers = None) -> Any:
+        """
+        Tell the label: the learner observes its score, then the base model learns from it.
+
+        Parameters
+        ----------
+        x : object
+            Input of the round; or the prediction, where there is no model.
+        y : object
+            Its label.
+        context, noise
+            As for :meth:`predict_set`.
+
+        Returns
+        -------
+        array
+            The score; None if the model could not predict yet, and only learned.
+
+        Raises
+        ------
+        ValueError
+            For a label or score that is refused; nothing has changed then.
+        """
+        score = None
+        if getattr(self.model, "ready", True):
+            named = getattr(self.model, "label", None)
+            extra = {} if noise is None else {"noise": noise}
+            score = self.score(self.predict(x), y if named is None else named(y), **extra)
+            told = {} if context is None else {"context": context}
+            sides = [score] if self.score.sides == 1 else list(score)
+            self.state = tuple(
+                self.learner.observe(state, side, **told) for state, side in zip(self.state, sides, strict=True)
+            )
+            self.rounds += 1
+        if self.model is not None:
+            learned = self.model.learn(x, y)
+            self.model = self.model if learned is None else learned
+        self._last = None
+        return score
+
+
+def _same(first: Any, second: Any) -> bool:
+    if first is second:
+        return True
+    try:
+        return bool(np.array_equal(np.asarray(first), np.asarray(second)))
+    except (TypeError, ValueError):
+        return False

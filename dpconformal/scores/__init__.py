@@ -1,0 +1,34 @@
+"""Nonconformity scores, the sets they invert to, and transforms that bring scores into a known range."""
+
+from dpconformal.scores.base import Score
+from dpconformal.scores.classification import APS, LAC, RAPS, SAPS, Margin, TopK
+from dpconformal.scores.intervals import Interval
+from dpconformal.scores.multivariate import Ellipsoid, Norm
+from dpconformal.scores.regions import Ball, EllipsoidRegion
+from dpconformal.scores.regression import CQR, Absolute, Normalized, Signed
+from dpconformal.scores.transformed import Transformed
+from dpconformal.scores.transforms import Log, Rank, Ratio, Transform
+
+__all__ = [
+    "APS",
+    "CQR",
+    "LAC",
+    "RAPS",
+    "SAPS",
+    "Absolute",
+    "Ball",
+    "Ellipsoid",
+    "EllipsoidRegion",
+    "Interval",
+    "Log",
+    "Margin",
+    "Norm",
+    "Normalized",
+    "Rank",
+    "Ratio",
+    "Score",
+    "Signed",
+    "TopK",
+    "Transform",
+    "Transformed",
+]

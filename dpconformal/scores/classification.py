@@ -1,0 +1,314 @@
+"""Scores of class labels, which invert to boolean masks over the classes."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, whole
+from dpconformal.pytree import register
+from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
+
+
+class LabelScore:
+    """
+    What scores of class labels share: a score for every class, from which labels are picked and masks are made.
+
+    Predictions are probabilities of shape (..., K), labels whole numbers of shape (...) from 0 to K - 1, and the mask
+    for thresholds of shape (..., A) has the shape (..., A, K).
+    """
+
+    sides: ClassVar[int] = 1
+    randomized: bool = False
+
+    def label_scores(self, predictions: Numbers, noise: Numbers = None) -> Any:
+        """
+        Score every class.
+
+        Parameters
+        ----------
+        predictions : array_like, shape (..., K)
+            Probabilities of the classes.
+        noise : array_like, shape (...), optional
+            Uniform numbers in [0, 1], one for each prediction, for a score that is randomized.
+
+        Returns
+        -------
+        array, shape (..., K)
+            Scores.
+        """
+        xp = namespace(predictions, noise)
+        return self._scores(xp, _probabilities(xp, predictions), self._noise(xp, predictions, noise))
+
+    def __call__(self, predictions: Numbers, labels: Numbers, noise: Numbers = None) -> Any:
+        """Score each label."""
+        scores = self.label_scores(predictions, noise)
+        xp = namespace(scores, labels)
+        labels = _classes(labels, scores.shape)
+        if xp is np:
+            return np.take_along_axis(scores, labels[..., None], -1)[..., 0]
+        # A traced label that is none of the classes has no score.
+        return jnp.take_along_axis(scores, jnp.asarray(labels)[..., None], -1, mode="fill", fill_value=jnp.nan)[..., 0]
+
+    def set(self, predictions: Numbers, thresholds: Numbers, noise: Numbers = None) -> Any:
+        """Invert thresholds to a mask of the classes in each set."""
+        return label_mask(self.label_scores(predictions, noise), thresholds)
+
+    def _scores(self, xp: Any, p: Any, u: Any) -> Any:
+        raise NotImplementedError
+
+    def _noise(self, xp: Any, predictions: Any, noise: Any) -> Any:
+        if self.randomized != (noise is not None):
+            owner = type(self).__name__
+            raise ValueError(
+                f"noise is needed by {owner}(randomized=True): pass a uniform number for each prediction"
+                if self.randomized
+                else f"noise is given, and this {owner} is not randomized"
+            )
+        if noise is None:
+            return 1.0
+        (noise,) = reals(xp, noise=noise)
+        same_shape("noise", noise, np.shape(predictions)[:-1], "one number for each prediction")
+        if not is_traced(noise):
+            complain_at("noise", noise, ~((noise >= 0) & (noise <= 1)), "must lie in [0, 1]")
+        return noise[..., None]
+
+
+@register()
+@dataclass(frozen=True)
+class LAC(LabelScore):
+    """
+    Least ambiguous sets, s = 1 - p_y: the smallest sets on average, unequal coverage of easy and hard inputs.
+
+    From Sadinle, Lei & Wasserman (2019).
+
+    Examples
+    --------
+    >>> LAC()([[0.7, 0.2, 0.1]], [1])
+    array([0.8])
+    >>> LAC().set([[0.7, 0.2, 0.1]], [[0.5, 0.85]])
+    array([[[ True, False, False],
+            [ True,  True, False]]])
+    """
+
+    def _scores(self, xp: Any, p: Any, u: Any) -> Any:
+        return 1 - p
+
+    def bounds(self, predictions: Numbers) -> tuple[float, float]:
+        """Return the ends of the unit interval."""
+        return 0.0, 1.0
+
+
+@register(static=("randomized",))
+@dataclass(frozen=True)
+class APS(LabelScore):
+    """
+    Adaptive prediction sets: the probability of the classes that are at least as likely as the label.
+
+    Sets grow with the difficulty of the input. Classes of equal probability are ranked by their number. From Romano,
+    Sesia & Candès (2020).
+
+    Parameters
+    ----------
+    randomized : bool
+        Whether a uniform share of the label's own probability is left out, by the ``noise`` that is then needed:
+        smaller sets, which may be empty.
+
+    Examples
+    --------
+    >>> APS()([[0.7, 0.2, 0.1]], [1]).round(3)
+    array([0.9])
+    """
+
+    randomized: bool = False
+
+    def _scores(self, xp: Any, p: Any, u: Any) -> Any:
+        _, mass = _ranked(xp, _summing_to_one(p))
+        return xp.minimum(mass - (1 - u) * p, 1)  # rounding only
+
+    def bounds(self, predictions: Numbers) -> tuple[float, float]:
+        """Return the ends of the unit interval."""
+        return 0.0, 1.0
+
+
+@register(static=("randomized",))
+@dataclass(frozen=True)
+class RAPS(LabelScore):
+    """
+    Regularised adaptive prediction sets: :class:`APS` plus a penalty for each rank beyond the first few.
+
+    Keeps the long tail of unlikely classes out of the sets. From Angelopoulos, Bates, Jordan & Malik (2021).
+
+    Parameters
+    ----------
+    penalty : float
+        Added for each rank beyond ``free``, at least 0.
+    free : int
+        Ranks without penalty.
+    randomized : bool
+        As for :class:`APS`.
+
+    Examples
+    --------
+    >>> RAPS(penalty=0.1)([[0.7, 0.2, 0.1]], [2]).round(3)
+    array([1.2])
+    """
+
+    penalty: Scalar = 0.01
+    free: int = 1
+    randomized: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "penalty", number("RAPS.penalty", self.penalty, 0.0))
+        if not is_traced(self.free):
+            object.__setattr__(self, "free", whole("RAPS.free", self.free, 0))
+
+    def _scores(self, xp: Any, p: Any, u: Any) -> Any:
+        rank, mass = _ranked(xp, _summing_to_one(p))
+        return xp.minimum(mass - (1 - u) * p, 1) + self.penalty * xp.maximum(rank - self.free, 0).astype(p.dtype)
+
+    def bounds(self, predictions: Numbers) -> tuple[float, float]:
+        """Return 0 and the score of the least likely class."""
+        return 0.0, 1.0 + float(self.penalty) * max(np.shape(predictions)[-1] - self.free, 0)
+
+
+@register(static=("randomized",))
+@dataclass(frozen=True)
+class SAPS(LabelScore):
+    """
+    Sorted adaptive prediction sets: only the largest probability counts, and then the rank.
+
+    s = u·p_max for the most likely class and p_max + (rank - 2 + u)·weight for the others; u is 1, or ``noise``. For
+    classifiers whose small probabilities mean little. From Huang, Xi, Zhang, Yao, Qiu & Wei (2024).
+
+    Parameters
+    ----------
+    weight : float
+        Of a rank, above 0.
+    randomized : bool
+        Whether u is noise.
+
+    Examples
+    --------
+    >>> SAPS(weight=0.2)([[0.7, 0.2, 0.1]], [2]).round(3)
+    array([1.1])
+    """
+
+    weight: Scalar = 0.2
+    randomized: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", number("SAPS.weight", self.weight, 0.0, open_low=True))
+
+    def _scores(self, xp: Any, p: Any, u: Any) -> Any:
+        rank, _ = _ranked(xp, p)
+        top = xp.max(p, axis=-1, keepdims=True)
+        later = top + (rank.astype(p.dtype) - 2 + u) * self.weight
+        return xp.where(rank == 1, u * top, later)
+
+    def bounds(self, predictions: Numbers) -> tuple[float, float]:
+        """Return 0 and the score of the least likely class."""
+        return 0.0, 1.0 + float(self.weight) * max(np.shape(predictions)[-1] - 1, 0)
+
+
+@register()
+@dataclass(frozen=True)
+class Margin(LabelScore):
+    """
+    How far the label falls behind its strongest rival, s = max over other classes of p - p_y. Between -1 and 1.
+
+    Examples
+    --------
+    >>> Margin()([[0.7, 0.2, 0.1]], [1]).round(3)
+    array([0.5])
+    """
+
+    def _scores(self, xp: Any, p: Any, u: Any) -> Any:
+        if p.shape[-1] < 2:
+            raise ValueError(f"predictions has shape {p.shape}: a margin needs two classes or more")
+        rank, _ = _ranked(xp, p)
+        first, second = (xp.max(xp.where(rank == k, p, 0), axis=-1, keepdims=True) for k in (1, 2))
+        return xp.where(rank == 1, second, first) - p
+
+    def bounds(self, predictions: Numbers) -> tuple[float, float]:
+        """Return -1 and 1."""
+        return -1.0, 1.0
+
+
+@register()
+@dataclass(frozen=True)
+class TopK(LabelScore):
+    """
+    Rank of the label by its probability, from 1: the set for a threshold r has the floor(r) most likely classes.
+
+    Classes of equal probability are ranked by their number.
+
+    Examples
+    --------
+    >>> TopK()([[0.7, 0.1, 0.2]], [2])
+    array([2.])
+    """
+
+    def _scores(self, xp: Any, p: Any, u: Any) -> Any:
+        return _ranked(xp, p)[0].astype(p.dtype)
+
+    def bounds(self, predictions: Numbers) -> tuple[float, float]:
+        """Return 0 and the number of classes."""
+        return 0.0, float(np.shape(predictions)[-1])
+
+
+def label_mask(scores: Any, thresholds: Numbers) -> Any:
+    """
+    Compare the scores of all classes with thresholds.
+
+    Parameters
+    ----------
+    scores : array, shape (..., K)
+        Of the classes.
+    thresholds : array_like, shape (..., A)
+        Thresholds.
+
+    Returns
+    -------
+    array of bool, shape (..., A, K)
+        Which classes are in each set.
+    """
+    limits = read_thresholds(namespace_of_sets(scores, thresholds), thresholds, scores.shape[:-1])
+    # In the precision of the thresholds, in which past scores were kept: an equal score stays equal.
+    return scores[..., None, :].astype(limits.dtype) <= limits[..., None]
+
+
+def _ranked(xp: Any, p: Any) -> tuple[Any, Any]:
+    """Rank of each class, from 1, and the mass of the classes up to and with it."""
+    order = xp.argsort(-p, axis=-1, stable=True)
+    place = xp.argsort(order, axis=-1)
+    mass = xp.cumsum(xp.take_along_axis(p, order, -1), axis=-1)
+    return place + 1, xp.take_along_axis(mass, place, -1)
+
+
+def _probabilities(xp: Any, predictions: Numbers) -> Any:
+    (p,) = reals(xp, predictions=predictions)
+    if p.ndim == 0 or p.shape[-1] == 0:
+        raise ValueError(f"predictions has shape {p.shape}: must be (..., K), the probabilities of K classes")
+    if not is_traced(p):
+        complain_at("predictions", p, ~((p >= 0) & (p <= 1)), "a probability lies in [0, 1]")
+    return p
+
+
+def _summing_to_one(p: Any) -> Any:
+    if not is_traced(p):
+        total = np.asarray(p, float).sum(axis=-1)
+        complain_at("predictions.sum(axis=-1)", total, np.abs(total - 1) > 1e-3, "probabilities sum to 1; divide by it")
+    return p
+
+
+def _classes(labels: Numbers, shape: tuple[int, ...]) -> Any:
+    array = as_numbers("labels", labels)
+    same_shape("labels", array, shape[:-1], "one label for each prediction")
+    if is_traced(array):
+        # Negative numbers would count from the end.
+        return jnp.where((array >= 0) & (array < shape[-1]), array, shape[-1]).astype(jnp.int32)
+    wrong = (array < 0) | (array >= shape[-1]) | (array != np.floor(array))
+    complain_at("labels", array, wrong, f"must be the number of a class, from 0 to {shape[-1] - 1}")
+    return np.asarray(array).astype(np.int64 if array.dtype.kind != "i" else array.dtype)

@@ -1,0 +1,146 @@
+"""Scores of vectors, which invert to balls and ellipsoids."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.checks import Numbers, Scalar, complain_at, is_traced
+from dpconformal.pytree import register
+from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
+from dpconformal.scores.regions import Ball, EllipsoidRegion
+
+
+@register(static=("order",))
+@dataclass(frozen=True)
+class Norm:
+    """
+    Distance of a vector to its prediction. Sets are balls of that distance.
+
+    Predictions and labels have the shape (..., D).
+
+    Parameters
+    ----------
+    order : float
+        Of the norm: 2, Euclidean; 1, the sum of the errors; ``numpy.inf``, the largest, whose balls are cubes; or any
+        number from 1.
+
+    Examples
+    --------
+    >>> Norm()([[0.0, 0.0]], [[3.0, 4.0]])
+    array([5.])
+    >>> Norm(1).set([[0.0, 0.0]], [[2.0]]).volume
+    array([[8.]])
+    """
+
+    order: Scalar = 2.0
+    sides: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.order, (int, float)) and self.order >= 1):
+            raise ValueError(f"Norm.order = {self.order!r}: must be a number from 1, or numpy.inf")
+        object.__setattr__(self, "order", float(self.order))
+
+    def __call__(self, predictions: Numbers, labels: Numbers) -> Any:
+        """Score each label."""
+        xp = namespace(predictions, labels)
+        predictions, labels = reals(xp, predictions=predictions, labels=labels)
+        same_shape("labels", labels, _vectors(predictions).shape, "one vector for each prediction")
+        return xp.linalg.norm(labels - predictions, self.order, -1)
+
+    def set(self, predictions: Numbers, thresholds: Numbers) -> Ball:
+        """Invert thresholds to balls."""
+        xp = namespace_of_sets(predictions, thresholds)
+        (centre,) = reals(xp, predictions=predictions)
+        radius = read_thresholds(xp, thresholds, _vectors(centre).shape[:-1], centre.dtype)
+        return Ball(centre.astype(radius.dtype), radius, self.order)
+
+    def bounds(self, predictions: Numbers) -> tuple[float, float]:
+        """Return the ends of the half-line."""
+        return 0.0, math.inf
+
+
+@register()
+@dataclass(frozen=True)
+class Ellipsoid:
+    """
+    Distance of Mahalanobis, s = √((y - ŷ)ᵀ Σ⁻¹ (y - ŷ)). Sets are ellipsoids.
+
+    Labels have the shape (..., D).
+
+    Parameters
+    ----------
+    covariance : array_like, shape (D, D), optional
+        Σ, of the errors of a held-out sample for instance; predictions then have the shape (..., D). None: each
+        prediction brings its own, and predictions are a pair of means (..., D) and covariances (..., D, D).
+
+    Examples
+    --------
+    >>> Ellipsoid([[4.0, 0.0], [0.0, 1.0]])([[0.0, 0.0]], [[2.0, 1.0]]).round(4)
+    array([1.4142])
+    """
+
+    covariance: Any = None
+    sides: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.covariance is None or is_traced(self.covariance):
+            return
+        (matrix,) = reals(np, covariance=self.covariance)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise ValueError(f"Ellipsoid.covariance has shape {matrix.shape}: must be (D, D)")
+        _factor(np, matrix, "Ellipsoid.covariance")
+        object.__setattr__(self, "covariance", matrix)
+
+    def _read(self, xp: Any, predictions: Any) -> tuple[Any, Any]:
+        if self.covariance is None:
+            if not (isinstance(predictions, (tuple, list)) and len(predictions) == 2):
+                raise ValueError("predictions must be a pair of means and covariances, for Ellipsoid has none")
+            centre, matrix = reals(xp, **{"predictions[0]": predictions[0], "predictions[1]": predictions[1]})
+            same_shape("predictions[1]", matrix, (*_vectors(centre).shape, centre.shape[-1]), "a matrix for each mean")
+            return centre, matrix
+        centre, matrix = reals(xp, predictions=predictions, covariance=self.covariance)
+        size = matrix.shape[-1]
+        same_shape("predictions", centre, (*centre.shape[:-1], size), f"as the covariance is {matrix.shape}")
+        return centre, xp.broadcast_to(matrix, (*centre.shape, size))
+
+    def __call__(self, predictions: Any, labels: Numbers) -> Any:
+        """Score each label."""
+        xp = namespace(predictions, labels, self.covariance if is_traced(self.covariance) else None)
+        centre, matrix = self._read(xp, predictions)
+        (labels,) = reals(xp, labels=labels)
+        same_shape("labels", labels, centre.shape, "one vector for each prediction")
+        factor = _factor(xp, matrix, "predictions[1]")
+        step = (labels.astype(centre.dtype) - centre)[..., None]
+        return xp.linalg.norm(xp.linalg.solve(factor, step)[..., 0], 2, -1)
+
+    def set(self, predictions: Any, thresholds: Numbers) -> EllipsoidRegion:
+        """Invert thresholds to ellipsoids."""
+        xp = namespace_of_sets((predictions, self.covariance if is_traced(self.covariance) else None), thresholds)
+        centre, matrix = self._read(xp, predictions)
+        radius = read_thresholds(xp, thresholds, centre.shape[:-1], centre.dtype)
+        factor = _factor(xp, matrix, "predictions[1]")
+        return EllipsoidRegion(centre.astype(radius.dtype), factor.astype(radius.dtype), radius)
+
+    def bounds(self, predictions: Any) -> tuple[float, float]:
+        """Return the ends of the half-line."""
+        return 0.0, math.inf
+
+
+def _vectors(predictions: Any) -> Any:
+    if predictions.ndim == 0 or predictions.shape[-1] == 0:
+        raise ValueError(f"predictions has shape {predictions.shape}: must be (..., D), vectors")
+    return predictions
+
+
+def _factor(xp: Any, matrix: Any, name: str) -> Any:
+    """Factor covariances by Cholesky; a traced one that is not positive definite gives NaN."""
+    if xp is jnp:
+        return jnp.linalg.cholesky(matrix)
+    lopsided = np.abs(matrix - np.swapaxes(matrix, -1, -2)) > 1e-9 * np.abs(matrix).max(initial=0.0)
+    complain_at(name, matrix, lopsided, "a covariance is symmetric")
+    least = np.linalg.eigvalsh(matrix)[..., 0]
+    complain_at(f"least eigenvalue of {name}", least, least <= 0, "a covariance is positive definite; add a ridge")
+    return np.linalg.cholesky(matrix)

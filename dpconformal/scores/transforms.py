@@ -1,0 +1,197 @@
+"""
+Increasing transforms of scores, undone on thresholds: for scores whose range is not known.
+
+An increasing transform changes neither which label is covered nor the order of thresholds. What it changes is the scale
+on which a learner measures loss: regret bounds then speak of transformed scores.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number
+from dpconformal.pytree import register
+from dpconformal.scores.base import namespace, reals
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """An increasing function and its inverse."""
+
+    def __call__(self, scores: Numbers) -> Any:
+        """Transform scores."""
+        ...
+
+    def undo(self, thresholds: Numbers) -> Any:
+        """Return thresholds to the scale of the scores: the largest score whose transform is not above each."""
+        ...
+
+    def image(self, low: float, high: float) -> tuple[float, float]:
+        """Return the ends between which scores from an interval are moved."""
+        ...
+
+
+@register()
+@dataclass(frozen=True)
+class Ratio:
+    """
+    Squeeze [0, ∞) into [0, 1) by s/(scale + s).
+
+    Parameters
+    ----------
+    scale : float
+        The score that is moved to 1/2, above 0: best a typical one.
+
+    Examples
+    --------
+    >>> Ratio(2.0)([0.0, 2.0, 6.0])
+    array([0.  , 0.5 , 0.75])
+    >>> Ratio(2.0).undo([0.5, 1.0])
+    array([ 2., inf])
+    """
+
+    scale: Scalar = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", number("Ratio.scale", self.scale, 0.0, open_low=True))
+
+    def __call__(self, scores: Numbers) -> Any:
+        """Transform scores."""
+        xp = namespace(scores)
+        (s,) = reals(xp, scores=scores)
+        if not is_traced(s):
+            complain_at("scores", s, s < 0, "s/(scale + s) is for scores from 0; see Rank for any")
+        return xp.where(s >= 0, s / (self.scale + s), xp.nan)
+
+    def undo(self, thresholds: Numbers) -> Any:
+        """Return thresholds to the scale of the scores."""
+        xp, r = _thresholds(thresholds)
+        inside = xp.where((r < 1) & xp.isfinite(r), r, 0)
+        beyond = xp.where((r >= 1) & xp.isfinite(r), math.inf, r)  # -∞, +∞ and NaN stay as they are
+        return xp.where((r < 1) & xp.isfinite(r), self.scale * inside / (1 - inside), beyond)
+
+    def image(self, low: float, high: float) -> tuple[float, float]:
+        """Return 0 and 1."""
+        return 0.0, 1.0
+
+
+@register()
+@dataclass(frozen=True)
+class Log:
+    """
+    Take logarithms, log(offset + s): for scores over many orders of magnitude.
+
+    Parameters
+    ----------
+    offset : float
+        From 0. With 0 scores must be above 0, and the image is the whole line; with an offset scores may be 0.
+
+    Examples
+    --------
+    >>> Log(1.0)([0.0, 9.0]).round(4)
+    array([0.    , 2.3026])
+    """
+
+    offset: Scalar = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offset", number("Log.offset", self.offset, 0.0))
+
+    def __call__(self, scores: Numbers) -> Any:
+        """Transform scores."""
+        xp = namespace(scores)
+        (s,) = reals(xp, scores=scores)
+        shifted = s + self.offset
+        if not is_traced(s):
+            complain_at("scores", s, shifted <= 0, "a logarithm needs offset + score above 0; raise Log.offset")
+        return xp.log(xp.where(shifted > 0, shifted, xp.nan))
+
+    def undo(self, thresholds: Numbers) -> Any:
+        """Return thresholds to the scale of the scores."""
+        xp, r = _thresholds(thresholds)
+        with np.errstate(over="ignore"):
+            return xp.exp(r) - self.offset
+
+    def image(self, low: float, high: float) -> tuple[float, float]:
+        """Return the logarithms of the ends."""
+        with np.errstate(divide="ignore"):
+            ends = np.log(np.maximum(np.array([low, high]) + float(self.offset), 0))
+        return float(ends[0]), float(ends[1])
+
+
+@register()
+@dataclass(frozen=True)
+class Rank:
+    """
+    Replace a score by its place among reference scores, between 0 and 1.
+
+    The share of the reference below it: linear between neighbours, and beyond the ends of the reference by a tail that
+    never ends, so that every score has a place and every place below 1 a score. If new scores are distributed as the
+    reference, their ranks are near uniform, for which a uniform prior is just right.
+
+    Parameters
+    ----------
+    reference : array_like, shape (n,)
+        Scores of a held-out sample or of last year, any number and order.
+
+    Examples
+    --------
+    >>> rank = Rank([1.0, 2.0, 4.0])
+    >>> rank([1.0, 3.0, 4.0])
+    array([0.25 , 0.625, 0.75 ])
+    >>> rank.undo([0.25, 0.625, 1.0])
+    array([ 1.,  3., inf])
+    """
+
+    reference: Any
+
+    def __post_init__(self) -> None:
+        if is_traced(self.reference):
+            return
+        (values,) = reals(np, **{"Rank.reference": self.reference})
+        if values.ndim != 1 or not values.size:
+            raise ValueError(f"Rank.reference has shape {values.shape}: must be (n,), with n ≥ 1")
+        object.__setattr__(self, "reference", np.sort(values))
+
+    def _knots(self, xp: Any, dtype: Any) -> tuple[Any, Any, Any]:
+        """Return the reference scores, their places, and how far the tails reach."""
+        values = xp.asarray(self.reference, dtype)
+        places = xp.searchsorted(values, values, side="right").astype(dtype) / (values.size + 1)
+        spread = (values[-1] - values[0]) / values.size
+        return values, places, xp.where(spread > 0, spread, xp.maximum(xp.abs(values[0]), 1))
+
+    def __call__(self, scores: Numbers) -> Any:
+        """Transform scores."""
+        xp = namespace(scores, self.reference)
+        (s,) = reals(xp, scores=scores)
+        values, places, reach = self._knots(xp, s.dtype)
+        below, above = xp.maximum(values[0] - s, 0), xp.maximum(s - values[-1], 0)
+        inside = xp.interp(s.ravel(), values, places).reshape(s.shape)
+        upper = places[-1] + (1 - places[-1]) * above / (reach + above)
+        return xp.where(below > 0, places[0] * reach / (reach + below), xp.where(above > 0, upper, inside))
+
+    def undo(self, thresholds: Numbers) -> Any:
+        """Return thresholds to the scale of the scores."""
+        xp, r = _thresholds(thresholds, self.reference)
+        values, places, reach = self._knots(xp, r.dtype)
+        first, last = places[0], places[-1]
+        inside = xp.interp(r.ravel(), places, values).reshape(r.shape)
+        small = xp.where((r > 0) & (r < first), r, first)
+        lower = xp.where(r > 0, values[0] - reach * (first / small - 1), -math.inf)
+        share = xp.where((r > last) & (r < 1), (r - last) / (1 - last), 0)
+        upper = xp.where(r < 1, values[-1] + reach * share / (1 - share), math.inf)
+        found = xp.where(r < first, lower, xp.where(r > last, upper, inside))
+        return xp.where(xp.isnan(r), r, found)
+
+    def image(self, low: float, high: float) -> tuple[float, float]:
+        """Return 0 and 1."""
+        return 0.0, 1.0
+
+
+def _thresholds(thresholds: Numbers, *also: Any) -> tuple[Any, Any]:
+    xp = namespace(thresholds, *also)
+    array = as_numbers("thresholds", thresholds)
+    return xp, array.astype(float) if xp is np else jnp.asarray(array)
