@@ -8,7 +8,7 @@ export JAX_PLATFORMS ?= cpu
 .PHONY: help demo test coverage test-core test-thorough bench lint docs pictures clean
 
 help:
-	@echo "make demo           replay a simulated stream and print what came of it"
+	@echo "make demo           confidence sets for the S&P 500, all methods side by side"
 	@echo "make test           the whole test suite"
 	@echo "make coverage       the same, with the lines that no test runs"
 	@echo "make test-core      the numerical core only, quickly"
@@ -42,7 +42,7 @@ $(VENV)/.bench-ready: $(VENV)/.ready
 	@touch $@
 
 demo: $(VENV)/.ready
-	@$(BIN)/python -m dpconformal.demo
+	@$(BIN)/dpconformal demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

@@ -28,6 +28,7 @@ from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
 from dpconformal.online import Online
 from dpconformal.replay import Replay, Summary, replay
+from dpconformal.report import report
 
 __all__ = [
     "ACI",
@@ -65,6 +66,7 @@ __all__ = [
     "priors",
     "rates",
     "replay",
+    "report",
     "schedules",
     "scores",
     "streams",

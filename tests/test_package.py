@@ -65,7 +65,7 @@ def test_imports_point_one_way():
     names = (
         "pytree checks inputs learner schedules rates priors gaps pinball totals scan offline replay beliefs "
         "baselines heads streams metrics scores models conformal online theory canvas plots dirichlet diagnostics "
-        "experiments report compilation catalogue __init__ demo files cli"
+        "experiments report compilation catalogue __init__ files tables demo cli __main__"
     )
     layers = names.split()
     for path in ROOT.rglob("*.py"):

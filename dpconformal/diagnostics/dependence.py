@@ -63,7 +63,7 @@ def miss_dependence(run: Replay, lags: int = 10) -> "xr.Dataset":
     independence = _independence(missed)
     correlation = _autocorrelation(missed, lags)
     lag = np.arange(1, lags + 1)
-    box = rounds * (rounds + 2) * (correlation**2 / (rounds - lag)[:, None]).sum(axis=-2)
+    box, _ = ljung_box(missed, lags)
     tests = {
         "unconditional": (_ratio(missed, 1 - levels), 1),
         "independence": (independence, 1),
@@ -80,6 +80,34 @@ def miss_dependence(run: Replay, lags: int = 10) -> "xr.Dataset":
     coords = {"lag": lag} | ({"level": levels} if levels.ndim == 1 else {})
     attrs = {"diagnostics": "dependence", "learner": repr(run.learner), "rounds": rounds}
     return xr.Dataset(variables, coords, attrs)
+
+
+def ljung_box(values: np.ndarray, lags: int) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Test numbers for serial correlation over several lags (Ljung & Box 1978).
+
+    Parameters
+    ----------
+    values : ndarray, shape (..., T, A)
+        Sequences along the axis before the last.
+    lags : int
+        How many, fewer than T.
+
+    Returns
+    -------
+    tuple of ndarray, shape (..., A)
+        Statistics and p-values; NaN where a sequence is constant.
+
+    Examples
+    --------
+    >>> waves = np.sin(np.arange(100))[:, None]
+    >>> bool(ljung_box(waves, 5)[1][0] < 1e-6)
+    True
+    """
+    rounds = values.shape[-2]
+    weights = rounds * (rounds + 2) / (rounds - np.arange(1, lags + 1))
+    statistic = (_autocorrelation(values, lags) ** 2 * weights[:, None]).sum(axis=-2)
+    return statistic, special.chdtrc(lags, statistic)
 
 
 def _log_likelihood(events: Any, trials: Any, chance: Any) -> Any:
@@ -106,9 +134,9 @@ def _independence(missed: np.ndarray) -> Any:
     return np.where(missed.any(axis=-2) & ~missed.all(axis=-2), found, np.nan)
 
 
-def _autocorrelation(missed: np.ndarray, lags: int) -> np.ndarray:
-    centred = missed - missed.mean(axis=-2, keepdims=True)
-    rounds, power = missed.shape[-2], (centred**2).sum(axis=-2)
+def _autocorrelation(values: np.ndarray, lags: int) -> np.ndarray:
+    centred = values - values.mean(axis=-2, keepdims=True)
+    rounds, power = values.shape[-2], (centred**2).sum(axis=-2)
     products = [(centred[..., lag:, :] * centred[..., : rounds - lag, :]).sum(axis=-2) for lag in range(1, lags + 1)]
-    varied = missed.any(axis=-2) & ~missed.all(axis=-2)
+    varied = (values != values[..., :1, :]).any(axis=-2)
     return np.stack([np.where(varied, p / np.where(varied, power, 1.0), np.nan) for p in products], axis=-2)

@@ -1,4 +1,4 @@
-"""Pictures and the demonstration."""
+"""Pictures of runs and learners."""
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import dpconformal as dpc
-from dpconformal import demo
 
 mpl.use("Agg")
 LEVELS = [0.5, 0.9]
+SCORES = dpc.streams.drifting(300)
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def _close_figures():
 
 
 def test_thresholds_draws_every_level_and_labels_it():
-    run = dpc.replay(dpc.Exact(), demo.simulated_scores(300), LEVELS)
+    run = dpc.replay(dpc.Exact(), SCORES, LEVELS)
     ax = dpc.plots.thresholds(run)
     assert len(ax.lines) == 2
     np.testing.assert_allclose(ax.lines[1].get_ydata(), run.thresholds[:, 1])
@@ -27,7 +27,7 @@ def test_thresholds_draws_every_level_and_labels_it():
 
 
 def test_coverage_draws_into_given_axes():
-    run = dpc.replay(dpc.Quantized(8), demo.simulated_scores(300), LEVELS)
+    run = dpc.replay(dpc.Quantized(8), SCORES, LEVELS)
     _, mine = plt.subplots()
     ax = dpc.plots.coverage(run, window=50, ax=mine)
     assert ax is mine
@@ -54,20 +54,3 @@ def test_behaviour_draws_three_streams_with_their_coverage():
     np.testing.assert_allclose(figure.axes[1].lines[1].get_ydata(), run.thresholds[:, 1])
     low, high = dpc.metrics.coverage(run)
     assert figure.axes[1].get_title() == f"alternating: covered {low:.2f}, {high:.2f}"
-
-
-def test_demo_prints_a_table(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(demo, "simulated_scores", lambda: np.full(40, 0.3))
-    monkeypatch.setattr(demo, "rivals", lambda: {"Exact": dpc.Exact(), "OGD": dpc.OGD(demo.LEVELS)})
-    asked = []
-    monkeypatch.setattr(dpc, "compilation_cache", asked.append)
-    demo.main([])
-    assert asked == []
-    out = capsys.readouterr().out
-    for name in demo.rivals():
-        assert name in out
-    assert "…" not in out
-    demo.main(["--cache", "somewhere"])
-    demo.main(["--cache"])
-    assert asked == ["somewhere", None]

@@ -1,4 +1,4 @@
-"""The command line: ``dpconformal experiment NAME``."""
+"""``dpconformal experiment NAME``: the paper's experiments, and ours."""
 
 import functools
 from collections.abc import Callable
@@ -6,23 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from dpconformal import experiments
+from dpconformal.tables import number, table
 
-app = typer.Typer(
-    help="Confidence sets you can trust, from a stream of scores.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-)
 experiment = typer.Typer(
     help="Run one of the paper's experiments, or of ours; write picture, data and table.", no_args_is_help=True
 )
-app.add_typer(experiment, name="experiment")
 
 _TITLES = {"stock": "stock: coverage at each level", "prior": "prior: regret at each level"}
 Out = Annotated[Path | None, typer.Option(help="Folder to write to.  [default: results/NAME]", show_default=False)]
@@ -40,17 +31,9 @@ def _cells(frame: Any) -> dict[str, list[str]]:
         elif not name.endswith(" se"):
             error = frame[f"{name} se"] if f"{name} se" in frame else [None] * len(values)
             columns[name] = [
-                _number(v) + (f" ±{e:.1g}" if e and v == v else "") for v, e in zip(values, error, strict=True)
+                number(v) + (f" ±{e:.1g}" if e and v == v else "") for v, e in zip(values, error, strict=True)
             ]
     return columns
-
-
-def _number(value: float) -> str:
-    if value != value:  # NaN: nothing to say
-        return ""
-    if abs(value) >= 1000 or abs(value) < 1e-9:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
 
 
 def _run(
@@ -63,19 +46,9 @@ def _run(
     data = work()
     whole = experiments.table(data).reset_index()
     frame = rows(whole)
-    shown = Table(
-        box=box.SIMPLE_HEAD,
-        title=_TITLES.get(name, name),
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-    )
     columns = _cells(frame)
-    for column in columns:
-        shown.add_column(column, justify="right" if frame[column].dtype.kind in "fiu" else "left", no_wrap=True)
-    for row in zip(*columns.values(), strict=True):
-        shown.add_row(*row)
-    console.print(shown)
+    words = next((k for k, name in enumerate(columns) if frame[name].dtype.kind in "fiu"), len(columns))
+    console.print(table(_TITLES.get(name, name), list(columns), list(zip(*columns.values(), strict=True)), words))
     if len(frame) < len(whole):
         console.print(f"an excerpt of the {len(whole)} rows in {name}.csv")
     files = experiments.save(data, folder)
@@ -161,16 +134,3 @@ def _by_count(frame: Any) -> Any:
     brief = {"coverage": "cover", "excess risk": "risk"}
     wide.columns = [f"{brief[name]} {count}" for name, count in wide.columns]
     return wide.loc[frame[["prior", "method"]].drop_duplicates().itertuples(index=False, name=None)].reset_index()
-
-
-def main() -> None:
-    """Run the command line; errors in what the user gave end with code 2 and one line."""
-    try:
-        app()
-    except (ValueError, ImportError, OSError) as error:
-        Console(stderr=True).print(Text.assemble(("error: ", "red"), str(error)))
-        raise SystemExit(2) from None
-
-
-if __name__ == "__main__":
-    main()

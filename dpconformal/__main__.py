@@ -1,0 +1,5 @@
+"""``python -m dpconformal``: the command line."""
+
+from dpconformal.cli import main
+
+main()

@@ -1,0 +1,157 @@
+"""Options that commands share, and how their text is read."""
+
+import math
+from typing import Annotated, Any
+
+import jax
+import typer
+
+from dpconformal.cli.methods import KINDS, Settings, make_prior
+from dpconformal.files import Recorded, read_scores
+
+Source = Annotated[
+    str, typer.Argument(metavar="SCORES", help="CSV, .parquet or .npy file of scores; - for CSV from standard input.")
+]
+Levels = Annotated[str, typer.Option(help="Confidence levels, with commas between them.")]
+Column = Annotated[str | None, typer.Option(help="Column of the scores.", show_default=False)]
+Batch = Annotated[str | None, typer.Option(help="Column that says which series a row belongs to.", show_default=False)]
+Range = Annotated[str, typer.Option("--range", help="Ends of the interval that holds every score.")]
+Prior = Annotated[
+    str | None,
+    typer.Option(
+        help="What is believed before any score: uniform, beta:A,B, half-cauchy:SCALE, histogram:FILE of old scores …",
+        show_default="uniform on the range",
+    ),
+]
+Bins = Annotated[int | None, typer.Option(help="Bins of quantized beliefs.", show_default="256")]
+Discount = Annotated[
+    float | None, typer.Option(help="Of old scores, such as 0.99: a memory of 100 rounds.", show_default="none")
+]
+Concentration = Annotated[
+    float | None, typer.Option(help="Weight of the prior in scores, the same for ever.", show_default="grows as √t")
+]
+Window = Annotated[int | None, typer.Option(help="Rounds of methods with a window.", show_default="100")]
+LEARNERS = ", ".join(KINDS)
+
+
+def use_float64() -> None:
+    """Compute in float64, which files hold; for a process that is ours, as that of a command is."""
+    jax.config.update("jax_enable_x64", True)
+
+
+def read_levels(text: str) -> list[float]:
+    """
+    Read confidence levels.
+
+    Parameters
+    ----------
+    text : str
+        Numbers with commas between them.
+
+    Returns
+    -------
+    list of float
+        Ascending, each once.
+
+    Raises
+    ------
+    ValueError
+        For what is no level.
+
+    Examples
+    --------
+    >>> read_levels("0.9, 0.5")
+    [0.5, 0.9]
+    """
+    levels = []
+    for part in text.split(","):
+        try:
+            level = float(part)
+        except ValueError:
+            raise ValueError(f"--levels {text}: {part.strip()!r} is no number; write --levels 0.5,0.9") from None
+        if not 0 <= level <= 1:
+            raise ValueError(f"--levels {text}: {part.strip()} is no confidence level; 90 % is 0.9")
+        levels.append(level)
+    return sorted(set(levels))
+
+
+def read_range(text: str) -> tuple[float, float]:
+    """
+    Read the range of scores.
+
+    Parameters
+    ----------
+    text : str
+        Two numbers with a comma between them.
+
+    Returns
+    -------
+    tuple of float
+        Ends.
+
+    Raises
+    ------
+    ValueError
+        If they are no interval.
+
+    Examples
+    --------
+    >>> read_range("0,50")
+    (0.0, 50.0)
+    """
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--range {text}: write two numbers, such as --range 0,50") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"--range {text}: must be finite and ascending; for scores without an end see --prior")
+    return low, high
+
+
+def settings(
+    ends: str,
+    prior: str | None,
+    bins: int | None,
+    discount: float | None,
+    concentration: float | None,
+    window: int | None,
+) -> Settings:
+    """
+    Gather what was said of the learners.
+
+    Parameters
+    ----------
+    ends, prior, bins, discount, concentration, window
+        The options.
+
+    Returns
+    -------
+    Settings
+        The same, read.
+    """
+    low, high = read_range(ends)
+    belief = None if prior is None else make_prior(prior, low, high)
+    return Settings(low, high, belief, bins, window, discount, concentration)
+
+
+def read(source: str, column: str | None, batch: str | None, learners: Any) -> Recorded:
+    """
+    Read scores and hold them to the supports of the learners.
+
+    Parameters
+    ----------
+    source, column, batch
+        The options.
+    learners : iterable of Learner
+        Who will see them.
+
+    Returns
+    -------
+    Recorded
+        The scores.
+    """
+    recorded = read_scores(source, column, batch)
+    for learner in learners:
+        low, high = learner.support
+        recorded.check(float(low), float(high), "widen it with --range LOW,HIGH, or rescale the scores")
+    return recorded

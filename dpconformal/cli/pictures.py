@@ -1,0 +1,77 @@
+"""Pictures that the commands write."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+import dpconformal as dpc
+from dpconformal.canvas import COLOURS, FAINT, INK, panels
+
+_SPARE = ("#e0a100", "#d1495b", "#0b7a75", "#4b3f72", "#7fb800", "#8d5524", "#3d5a80")  # in none of our pictures
+
+
+def draw_comparison(runs: dict[str, dict[str, dpc.Replay]], level: float) -> Any:
+    """
+    Draw thresholds and rolling coverage of every learner at one level, and coverage less level at all levels.
+
+    Parameters
+    ----------
+    runs : dict
+        By learner, then by series; of many series the first is drawn over time, and the others count in the coverage.
+    level : float
+        Of the first two panels.
+
+    Returns
+    -------
+    matplotlib Figure
+        Three panels.
+    """
+    figure, axes = panels(3, 1, 9.0, 9.0, height_ratios=[1, 1, 0.9])
+    first = next(iter(next(iter(runs.values())).values()))
+    levels = np.asarray(first.levels, float)
+    k = int(np.argmin(np.abs(levels - level)))
+    rounds = first.scores.shape[0]
+    window = max(1, min(rounds, max(50, rounds // 20)))
+    time = np.arange(1, rounds + 1)
+    thin = max(1, rounds // 4000)
+    colours = _colours(list(runs))
+    above, middle, below = axes[:, 0]
+    above.scatter(time[::thin], np.asarray(first.scores)[::thin], s=4, color=FAINT, alpha=0.4, linewidths=0)
+    for name, series in runs.items():
+        run = next(iter(series.values()))
+        line = np.asarray(run.thresholds)[::thin, k]
+        # Restless lines go thin and behind calm ones, which they would hide.
+        restless = float(np.abs(np.diff(np.where(np.isfinite(line), line, 0))).sum())
+        style = {"color": colours[name], "linewidth": 1.4, "label": name, "zorder": 3 + 1 / (1 + restless)}
+        above.plot(time[::thin], line, **style | {"linewidth": 0.6 if restless > 50 * _height(first) else 1.4})
+        rolling = np.asarray(dpc.metrics.rolling_coverage(run, window))[:, k]
+        middle.plot(time[window - 1 :][::thin], rolling[::thin], **style)
+        gap = np.mean([dpc.metrics.coverage(one) for one in series.values()], axis=0) - levels
+        below.plot(levels, gap, marker="o", markersize=4, **style)
+    middle.axhline(level, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    below.axhline(0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    which = "" if len(next(iter(runs.values()))) == 1 else f" of series {next(iter(next(iter(runs.values()))))}"
+    above.set(title=f"Thresholds of level {level:g}{which}, scores in grey", ylabel="score")
+    middle.set(
+        title=f"Coverage over the last {window:,} rounds{which} (target dashed)", xlabel="round", ylabel="coverage"
+    )
+    below.set(title="Coverage less level", xlabel="level", ylabel="difference")
+    above.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    return figure
+
+
+def _height(run: dpc.Replay) -> float:
+    return float(np.ptp(np.asarray(run.scores))) or 1.0
+
+
+def _colours(names: list[str]) -> dict[str, str]:
+    """Give each learner the colour that it has in all our pictures, and variants of one colours of their own."""
+    usual = {name.lower(): colour for name, colour in COLOURS.items()} | {"split": COLOURS["SplitConformal"]}
+    chosen: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: ":" in name):
+        colour = usual.get(name.split(":")[0], "")
+        if colour and colour not in chosen.values():
+            chosen[name] = colour
+    spare = itertools.cycle(_SPARE)
+    return chosen | {name: next(spare) for name in names if name not in chosen}

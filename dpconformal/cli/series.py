@@ -1,0 +1,75 @@
+"""Replay many series of unequal length as batches."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import dpconformal as dpc
+from dpconformal.experiments.progress import track
+from dpconformal.files import Recorded
+
+_NUMBERS = 2**24  # thresholds in memory at a time
+
+
+def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = True) -> dict[str, dpc.Replay]:
+    """
+    Replay each series by itself.
+
+    Parameters
+    ----------
+    learner : Learner
+        Who.
+    recorded : Recorded
+        The scores.
+    levels : sequence of float
+        Levels.
+    show : bool
+        Whether to show progress.
+
+    Returns
+    -------
+    dict
+        A run for each series, without its last state.
+
+    Notes
+    -----
+    A threshold depends on the past alone. So a short series is filled up with its own last score, runs in a batch with
+    longer ones, and what came after its end is cut off: one compiled program for all lengths.
+    """
+    longest = recorded.rounds
+    size = max(1, min(len(recorded.names), _NUMBERS // (longest * len(levels))))
+    runs: dict[str, dpc.Replay] = {}
+    blocks = range(0, len(recorded.names), size)
+    for start in track(blocks, "replaying", show=show):
+        part = recorded.scores[start : start + size]
+        filled = np.stack([np.pad(series, (0, longest - series.size), mode="edge") for series in part])
+        filled = np.pad(
+            filled, ((0, size - len(part)), (0, 0)), mode="edge"
+        )  # the last block is as large as the others
+        run: Any = dpc.replay(learner, filled, levels)
+        thresholds = np.asarray(run.thresholds)
+        for k, series in enumerate(part):
+            name = recorded.names[start + k]
+            own = jnp.asarray(thresholds[k, : series.size])
+            runs[name] = dpc.Replay(own, None, jnp.asarray(series), run.levels, learner)
+    return runs
+
+
+def over_series(runs: dict[str, dpc.Replay], measure: str) -> np.ndarray:
+    """
+    Collect a measure of each series.
+
+    Parameters
+    ----------
+    runs : dict
+        Runs by series.
+    measure : str
+        A variable of :func:`dpconformal.metrics.summary`.
+
+    Returns
+    -------
+    ndarray, shape (series, A)
+        Its values.
+    """
+    return np.stack([dpc.metrics.summary(run)[measure].values for run in runs.values()])

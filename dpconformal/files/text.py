@@ -1,0 +1,131 @@
+"""CSV text: its separator and header, and the line at which it goes wrong."""
+
+import csv
+import functools
+import io
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Text:
+    """
+    A source of CSV that can be read more than once: quickly at first, and line by line to explain what is wrong.
+
+    Parameters
+    ----------
+    source : str
+        What errors call it.
+    open : callable
+        Opens it as a binary file.
+    """
+
+    def __init__(self, source: str, open: Callable[[], Any]) -> None:
+        self.source, self.open = source, open
+
+    def lines(self) -> Any:
+        """Open it as text."""
+        return io.TextIOWrapper(self.open(), encoding="utf-8-sig", newline="")
+
+    @functools.cached_property
+    def blank(self) -> int:
+        """How many lines before the first are blank."""
+        with self.lines() as lines:
+            return next(k for k, line in enumerate(lines) if line.strip())
+
+    @functools.cached_property
+    def _first(self) -> list[str]:
+        try:
+            with self.lines() as lines:
+                first = next((line for line in lines if line.strip()), None)
+        except UnicodeDecodeError:
+            raise ValueError(f"{self.source} is no text in UTF-8: pass CSV, .parquet or .npy") from None
+        if first is None:
+            raise ValueError(f"{self.source} is empty: a file of scores has a row for each round")
+        if "\0" in first:
+            raise ValueError(f"{self.source} is no text: pass CSV, .parquet or .npy")
+        return [first]
+
+    @functools.cached_property
+    def separator(self) -> str:
+        """What stands between columns."""
+        return max(",;\t", key=self._first[0].count)
+
+    @functools.cached_property
+    def has_header(self) -> bool:
+        """Whether the first line names the columns: it does unless it is all numbers."""
+        return not all(_number(field) is not None for field in self._fields)
+
+    @functools.cached_property
+    def _fields(self) -> list[str]:
+        return next(csv.reader(self._first, delimiter=self.separator))
+
+    def names(self) -> list[str]:
+        """Return the columns; numbers from 1 where there is no header."""
+        names = [field.strip() for field in self._fields]
+        if not self.has_header:
+            return [str(k + 1) for k in range(len(names))]
+        twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
+        if twice is not None:
+            raise ValueError(f"{self.source}, line 1: two columns are called {twice!r}; rename one")
+        return names
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Go through the rows of data with their line numbers; empty lines are none."""
+        with self.lines() as lines:
+            reader = csv.reader(lines, delimiter=self.separator)
+            numbered = ((reader.line_num, row) for row in reader if row)
+            yield from itertools.islice(numbered, 1 if self.has_header else 0, None)
+
+    def place(self, row: int) -> str:
+        """Return the line of a row of data, counted from 0."""
+        line, _ = next(itertools.islice(self._rows(), row, None))
+        return f"line {line:,}"
+
+    def explain(self, column: str, batch: str | None) -> None:
+        """
+        Go through line by line, and raise at the first that cannot be read.
+
+        Parameters
+        ----------
+        column : str
+            Of the scores.
+        batch : str, optional
+            Of the series.
+
+        Raises
+        ------
+        ValueError
+            Naming file, line, column and value.
+        """
+        names = self.names()
+        k, j = names.index(column), None if batch is None else names.index(batch)
+        line = 0
+        try:
+            for line, row in self._rows():
+                where = f"{self.source}, line {line:,}"
+                if len(row) != len(names):
+                    raise ValueError(f"{where}: {len(row)} columns, and the first line has {len(names)}; mend the line")
+                value = _number(row[k])
+                if value is None:
+                    what = f"{row[k].strip()!r} is not a number" if row[k].strip() else "nothing there"
+                    raise ValueError(
+                        f"{where}, column {column!r}: {what}; mend it, or choose another column with --column"
+                    )
+                if not math.isfinite(value):
+                    raise ValueError(
+                        f"{where}, column {column!r}: {row[k].strip()} is no score; "
+                        "drop the round or fill it in on purpose"
+                    )
+                if j is not None and not row[j].strip():
+                    raise ValueError(f"{where}, column {batch!r}: no series; fill it in")
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{self.source}, after line {line:,}: {error}; mend the file") from None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,190 @@
+"""The pass over a grid of levels: each is replayed, and of each only what a picture shows is kept."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpconformal.experiments.progress import track
+from dpconformal.heads import Head
+from dpconformal.metrics.summary import as_written
+from dpconformal.replay import Replay, replay
+from dpconformal.report.blocks import Blocks, counts_in
+
+STEPS = (1000, 200, 100)  # levels are multiples of 1/1000, 1/200 or 1/100
+CHUNK, ROOM = 64, 2**25  # levels of one replay, and thresholds that are held at a time
+WORK = 5e7  # rounds times levels
+BYTES = 3.2e6  # of all curves together, before base64 adds a third
+
+
+class Curves(NamedTuple):
+    """
+    What a run did at many levels.
+
+    Attributes
+    ----------
+    levels : ndarray, shape (K,)
+        Ascending, those that the run was asked for among them.
+    thresholds : ndarray, shape (K, N)
+        Of the last round of each block.
+    covered : ndarray of int, shape (K, N)
+        Rounds of each block in which the score did not exceed the threshold.
+    following : ndarray, shape (K,)
+        Thresholds of the round after the run; NaN where the learner cannot tell.
+    below : ndarray of int, shape (T,), or None
+        On how many of the even levels the threshold was below the score of a round; None without a grid.
+    equal : ndarray of int, shape (T,), or None
+        On how many it was the score itself.
+    """
+
+    levels: np.ndarray  # (K,)
+    thresholds: np.ndarray  # (K, N)
+    covered: np.ndarray  # (K, N)
+    following: np.ndarray  # (K,)
+    below: np.ndarray | None  # (T,)
+    equal: np.ndarray | None  # (T,)
+
+
+def answers_every_level(learner: Any) -> bool:
+    """
+    Whether one distribution is behind all thresholds, so that any level can be asked for afterwards.
+
+    Parameters
+    ----------
+    learner : Learner or None
+        Who made a run.
+
+    Returns
+    -------
+    bool
+        True for beliefs, and for heads on one.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> answers_every_level(dpc.Exact()), answers_every_level(dpc.OGD([0.9])), answers_every_level(None)
+    (True, False, False)
+    """
+    return hasattr(learner, "cdf") or isinstance(learner, Head)
+
+
+def steps_for(learner: Any, sizes: Sequence[Blocks]) -> int | None:
+    """
+    Choose how fine the grid of levels is.
+
+    Parameters
+    ----------
+    learner : Learner or None
+        Who made the runs.
+    sizes : sequence of Blocks
+        Of each series.
+
+    Returns
+    -------
+    int or None
+        The levels are k/steps. None if the learner answers the levels that it was asked for only.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> from dpconformal.report.blocks import blocks_of
+    >>> steps_for(dpc.Exact(), [blocks_of(6000)]), steps_for(dpc.Exact(), [blocks_of(10**5)])
+    (1000, 200)
+    >>> steps_for(dpc.Exact(), [blocks_of(6000)] * 12), steps_for(dpc.ACI([0.9]), [blocks_of(6000)])
+    (200, None)
+    """
+    if not answers_every_level(learner):
+        return None
+    offered = STEPS[1:] if isinstance(learner, Head) else STEPS  # a head may have to solve for each of its levels
+    longest = max(blocks.rounds for blocks in sizes)
+    cells = sum(blocks.ends.size * (3 if blocks.size < 2**8 else 4) for blocks in sizes)
+    fitting = [steps for steps in offered if longest * (steps + 1) <= WORK and cells * (steps + 1) <= BYTES]
+    return fitting[0] if fitting else STEPS[-1]
+
+
+def curves_of(run: Replay, blocks: Blocks, steps: int | None, what: str = "levels", progress: bool = False) -> Curves:
+    """
+    Replay a run's learner over its scores at every level of a grid.
+
+    Levels that the run was asked for are taken from the run itself.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence, with the same levels every round.
+    blocks : Blocks
+        Of its rounds.
+    steps : int or None
+        Of the grid, see :func:`steps_for`; None for the levels of the run alone.
+    what : str
+        Shown before the progress bar.
+    progress : bool
+        Whether to show one.
+
+    Returns
+    -------
+    Curves
+        In memory for the grid and the blocks.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> from dpconformal.report.blocks import blocks_of
+    >>> run = dpc.replay(dpc.Exact(), [0.2, 0.4, 0.6], levels=[0.5, 0.95])
+    >>> curves = curves_of(run, blocks_of(3), steps=100)
+    >>> curves.thresholds.shape, curves.covered[50]
+    ((101, 3), array([1, 0, 0]))
+    """
+    scores = np.asarray(run.scores)
+    asked, columns = np.unique(as_written(np.asarray(run.levels)), return_index=True)
+    even = np.zeros(0) if steps is None else np.arange(steps + 1) / steps
+    levels = np.union1d(even, asked)
+    count, size = levels.size, blocks.ends.size
+    kept = Curves(
+        levels,
+        np.empty((count, size)),
+        np.empty((count, size), np.int64),
+        np.full(count, np.nan),
+        None if steps is None else np.zeros(blocks.rounds, np.int32),
+        None if steps is None else np.zeros(blocks.rounds, np.int32),
+    )
+    own = np.searchsorted(levels, asked)
+    _keep(kept, own, np.asarray(run.thresholds)[:, columns], scores, blocks, even)
+    kept.following[own] = _following(run.learner, run.state, np.asarray(run.levels)[columns])
+    others = np.setdiff1d(np.arange(count), own)
+    # Every chunk has the same shape, so that one compiled program serves them all.
+    width = max(1, min(CHUNK, ROOM // blocks.rounds, max(others.size, 1)))
+    starts = range(0, others.size, width)
+    for start in track(starts, what, progress):
+        here = others[start : start + width]
+        asking = np.pad(levels[here], (0, width - here.size), mode="edge")
+        again: Any = replay(run.learner, run.scores, asking, run.start)
+        _keep(kept, here, np.asarray(again.thresholds)[:, : here.size], scores, blocks, even)
+        kept.following[here] = _following(run.learner, again.state, asking)[: here.size]
+    return kept
+
+
+def _keep(
+    kept: Curves, rows: np.ndarray, thresholds: np.ndarray, scores: np.ndarray, blocks: Blocks, even: np.ndarray
+) -> None:
+    """Keep of the thresholds, (T, len(rows)), what the pictures show."""
+    kept.thresholds[rows] = thresholds[blocks.ends - 1].T
+    covered = scores[:, None] <= thresholds
+    kept.covered[rows] = counts_in(covered, blocks).T
+    if kept.below is not None and kept.equal is not None:
+        on_grid = np.isin(kept.levels[rows], even)
+        kept.below[:] += np.sum(~covered[:, on_grid], axis=1, dtype=np.int32)
+        kept.equal[:] += np.sum((scores[:, None] == thresholds)[:, on_grid], axis=1, dtype=np.int32)
+
+
+def _following(learner: Any, state: Any, levels: np.ndarray) -> np.ndarray:
+    """Ask for the thresholds of the next round; a learner that must be told its context first cannot answer."""
+    nothing = np.full(levels.size, np.nan)
+    if learner is None or state is None:
+        return nothing
+    try:
+        return np.asarray(learner.quantile(state, levels), float)
+    except ValueError:
+        if hasattr(learner, "as_context"):
+            return nothing
+        raise

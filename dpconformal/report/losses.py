@@ -1,0 +1,83 @@
+"""Regret along a run beside its bound, at the ends of the blocks."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpconformal.heads import Head
+from dpconformal.learner import support_of
+from dpconformal.metrics import regret
+from dpconformal.replay import Replay
+from dpconformal.theory import regret_bound
+from dpconformal.theory.path import path_of, sequences
+from dpconformal.theory.path_bound import discounted_regret, running_regret
+
+LONGEST = 200_000  # rounds, beyond which bounds and certificates take longer than a reader waits
+
+
+class Losses(NamedTuple):
+    """
+    Regret and bound over time.
+
+    Attributes
+    ----------
+    kind : {"own", "discounted", "borrowed", "none", "long"}
+        Whose the bound is: of this learner on this path; the same with a discount, in regret and bound; of
+        :class:`dpconformal.Exact`, for a learner without a bound; of nobody; left out, for a run that is too long.
+    regret : ndarray, shape (N, A)
+        Against the best fixed threshold for the rounds so far.
+    bound : ndarray, shape (N, A)
+        NaN where there is none.
+    """
+
+    kind: str
+    regret: np.ndarray  # (N, A)
+    bound: np.ndarray  # (N, A)
+
+
+def losses_of(run: Replay, ends: np.ndarray) -> Losses:
+    """
+    Follow the regret of a run and what the theory allows.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence, with the same levels every round.
+    ends : ndarray of int, shape (N,)
+        Rounds at which to look, counted from 1.
+
+    Returns
+    -------
+    Losses
+        At those rounds.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> found = losses_of(dpc.replay(dpc.Exact(), [1.0, 0.0] * 50, levels=[0.5]), np.array([50, 100]))
+    >>> found.kind, bool((found.regret <= found.bound).all())
+    ('own', True)
+    """
+    _, sequence = next(sequences(run))
+    path = path_of(sequence) if ends[-1] <= LONGEST or getattr(run.learner, "discount", None) is not None else None
+    with np.errstate(invalid="ignore"):  # ∞ - ∞, where a threshold is infinite
+        if path is not None and path.discount != 1:
+            faded = discounted_regret(path, ends)
+            return Losses("discounted", faded.regret, faded.bound)
+        if path is not None:
+            along = running_regret(path)
+            return Losses("own", along.regret[ends - 1], along.bound[ends - 1])
+        seen = np.asarray(regret(sequence, running=True))[ends - 1]
+    nothing = np.full(seen.shape, np.nan)
+    if ends[-1] > LONGEST:
+        return Losses("long", seen, nothing)
+    if isinstance(run.learner, Head):  # asked to cover, not to be cheap
+        return Losses("none", seen, nothing)
+    width = _width(run.learner, sequence.scores)
+    return Losses("borrowed", seen, np.asarray(regret_bound(ends[:, None], np.asarray(sequence.levels, float), width)))
+
+
+def _width(learner: Any, scores: Any) -> float:
+    """Measure the support, or the scores where the learner has none: as a certificate does."""
+    low, high = (float(end) for end in support_of(learner))
+    return high - low if np.isfinite(high - low) else float(np.ptp(np.asarray(scores, float))) or 1.0

@@ -1,0 +1,182 @@
+"""One file about a run: gathered, filled into its template, and written at once or not at all."""
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpconformal.heads import Head
+from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.summary import as_written
+from dpconformal.replay import Replay
+from dpconformal.report.blocks import blocks_of
+from dpconformal.report.curves import steps_for
+from dpconformal.report.encode import as_html, as_json
+from dpconformal.report.losses import LONGEST
+from dpconformal.report.series import series_of
+from dpconformal.report.words import in_code, in_words
+
+MOST_SERIES = 12
+# In this order: each uses what stands in those before it.
+SCRIPTS = ["data", "svg", "axes", "thresholds", "coverage", "rolling", "regret", "pit", "table", "controls", "page"]
+
+
+def report(
+    run: Replay | Mapping[str, Replay],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "How good were the thresholds?",
+    progress: bool = False,
+) -> Path:
+    """
+    Write a page about a run: one HTML file that needs nothing else, with a slider over the confidence levels.
+
+    Thresholds over time, coverage against level and over time, regret beside its bound, a histogram of PITs, and a
+    table with the verdict of :func:`dpconformal.theory.certify`. A belief answers every level, so it is replayed at
+    up to 1,001 of them, and every position of the slider is a level that was computed; a method that follows each level
+    by itself has a slider over the levels that it was asked for.
+
+    Parameters
+    ----------
+    run : Replay or mapping of str to Replay
+        One sequence with the same levels every round; or several by name, of the same learner and levels, of which the
+        page shows the first 12.
+    path : path
+        Where to write the file. One that is there is replaced, but only by a complete one.
+    title : str
+        Of the page.
+    progress : bool
+        Whether to show a progress bar on the terminal.
+
+    Returns
+    -------
+    Path
+        Of the file.
+
+    Raises
+    ------
+    ValueError
+        For a batch, levels that change by round, runs without rounds, series that do not belong together, and a path
+        that cannot be written to. Then there is no file, or the one that was there before.
+
+    Notes
+    -----
+    Seconds for a few thousand rounds. Beyond 200,000 rounds the certificate and the bound are left out. The file stays
+    below 1.5 MB for one series, and below 5 MB for twelve: the longer and the more, the coarser the grid of levels.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(dpc.Exact(), dpc.streams.iid(100), levels=[0.5, 0.9])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = report(run, f"{folder}/report.html", title="A hundred scores")
+    ...     print(page.name, "A hundred scores" in page.read_text(encoding="utf-8"))
+    report.html True
+    """
+    if not isinstance(title, str):
+        raise ValueError(f"title = {title!r}: pass text")
+    runs = _checked_runs(run)
+    target = _checked_path(path)
+    shown = dict(list(runs.items())[:MOST_SERIES])
+    first = next(iter(shown.values()))
+    learner = first.learner
+    steps = steps_for(learner, [blocks_of(len(one.scores)) for one in shown.values()])
+    asked = np.unique(as_written(np.asarray(first.levels)))
+    even = np.zeros(0) if steps is None else np.arange(steps + 1) / steps
+    levels = np.union1d(even, asked)
+    data = {
+        "levels": levels.tolist(),
+        "asked": np.searchsorted(levels, asked).tolist(),
+        "steps": steps,
+        "learner": in_words(learner),
+        "code": in_code(learner),
+        "named": learner is not None,
+        "head": isinstance(learner, Head),
+        "longest": LONGEST,
+        "omitted": list(runs)[MOST_SERIES:],
+        "series": [series_of(name, one, steps, progress) for name, one in shown.items()],
+    }
+    _write(target, _filled(title, data))
+    return target
+
+
+def _checked_runs(run: Any) -> dict[str, Replay]:
+    """Give every run a name, and refuse those that one page cannot show."""
+    several = isinstance(run, Mapping)
+    runs = dict(run) if several else {"": run}
+    if not runs:
+        raise ValueError("run is an empty mapping: pass at least one series, {name: Replay}")
+    for name, one in runs.items():
+        if several and not isinstance(name, str):
+            raise ValueError(f"run has the key {name!r}: a series is named by text")
+        which = f"run[{name!r}]" if several else "run"
+        if not isinstance(one, Replay):
+            raise ValueError(f"{which} is a {type(one).__name__}: pass what replay returned with keep='all'")
+        arrays = arrays_of(one)
+        if arrays.xp is not np:
+            raise ValueError(f"{which} is being traced: write a report outside jit")
+        if arrays.thresholds.ndim > 2:
+            raise ValueError(
+                f"{which}.thresholds has shape {arrays.thresholds.shape}, a batch: pass a mapping, one Replay a series"
+            )
+        if np.ndim(one.levels) != 1:
+            raise ValueError(
+                f"{which}.levels has shape {np.shape(one.levels)}, they change by round: a report needs fixed levels"
+            )
+        if 0 in arrays.thresholds.shape:
+            raise ValueError(f"{which}.thresholds has shape {arrays.thresholds.shape}: there is nothing to report")
+    first_name, first = next(iter(runs.items()))
+    for name, one in runs.items():
+        if not np.array_equal(as_written(np.asarray(one.levels)), as_written(np.asarray(first.levels))):
+            raise ValueError(f"run[{name!r}].levels differ from those of run[{first_name!r}]: ask all for the same")
+        if repr(one.learner) != repr(first.learner):
+            raise ValueError(
+                f"run[{name!r}].learner differs from that of run[{first_name!r}]: a page shows one learner"
+            )
+    return runs
+
+
+def _checked_path(path: str | os.PathLike[str]) -> Path:
+    """Find out before the work, not after it, that a file cannot be written."""
+    target = Path(path)
+    if target.is_dir():
+        raise ValueError(f"path = {str(target)!r} is a folder: name a file in it, such as report.html")
+    if not target.parent.is_dir():
+        raise ValueError(f"path = {str(target)!r}: there is no folder {str(target.parent)!r}")
+    if not os.access(target.parent, os.W_OK):
+        raise ValueError(f"path = {str(target)!r}: the folder cannot be written to")
+    return target
+
+
+def _filled(title: str, data: dict[str, Any]) -> str:
+    """Put everything in its place in the template, in one pass: what is put in is not looked at again."""
+    pictures = resources.files("dpconformal.report") / "pictures"
+
+    def text(name: str) -> str:
+        return (pictures / name).read_text(encoding="utf-8")
+
+    parts = {
+        "title": as_html(title),
+        "style": text("page.css"),
+        "data": as_json(data),
+        "script": "\n".join(text(f"{name}.js") for name in SCRIPTS),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], text("page.html"))
+
+
+def _write(target: Path, page: str) -> None:
+    """Write a file beside the target, then put it in its place: nobody ever sees half of it."""
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
+    try:
+        with open(draft, "x", encoding="utf-8", newline="\n") as file:
+            file.write(page)
+        os.replace(draft, target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,135 @@
+"""All that the page holds of one series, ready for JSON."""
+
+from typing import Any
+
+import numpy as np
+
+from dpconformal.diagnostics import coverage_curve
+from dpconformal.metrics import coverage, quantile_loss
+from dpconformal.metrics.summary import as_written
+from dpconformal.replay import Replay
+from dpconformal.report.blocks import Blocks, blocks_of
+from dpconformal.report.curves import Curves, curves_of
+from dpconformal.report.encode import packed_counts, packed_rows, plain
+from dpconformal.report.losses import LONGEST, Losses, losses_of
+from dpconformal.report.shares import chance_band, histogram, interval
+from dpconformal.theory import certify
+
+DOTS = 1500
+
+
+def series_of(name: str, run: Replay, steps: int | None, progress: bool = False) -> dict[str, Any]:
+    """
+    Gather what the pictures of one series show.
+
+    Parameters
+    ----------
+    name : str
+        Of the series.
+    run : Replay
+        One sequence, checked.
+    steps : int or None
+        Of the grid of levels, see :func:`dpconformal.report.curves.steps_for`.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    dict
+        Of numbers, text and encoded tables.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> held = series_of("ours", dpc.replay(dpc.Exact(), dpc.streams.iid(60), levels=[0.5]), steps=100)
+    >>> held["rounds"], held["table"][0]["verdict"]
+    (60, 'pass')
+    """
+    blocks = blocks_of(int(np.shape(run.scores)[0]))
+    curves = curves_of(run, blocks, steps, f"{name}: levels" if name else "levels", progress)
+    losses = losses_of(run, blocks.ends)
+    belief = steps is not None and hasattr(run.learner, "cdf")
+    held = {
+        "name": name,
+        "rounds": blocks.rounds,
+        "block": blocks.size,
+        "ends": blocks.ends,
+        "dots": _dots(np.asarray(run.scores, float)),
+        "following": curves.following,
+        "window": {"blocks": blocks.window, "rounds": blocks.window * blocks.size},
+        "table": _table(run, losses),
+        "kind": losses.kind,
+        "regret": _by_level(run, losses.regret),
+        "bound": _by_level(run, losses.bound),
+        "pit": histogram(curves, blocks, steps) if belief and steps is not None else None,
+    }
+    # What is encoded keeps the digits of its ends.
+    return plain(held) | _encoded(curves, blocks)
+
+
+def _encoded(curves: Curves, blocks: Blocks) -> dict[str, Any]:
+    rounds = blocks.window * blocks.size
+    ends = interval(curves.covered.sum(axis=1), blocks.rounds)
+    band = [count / rounds for count in chance_band(curves.levels, rounds)]
+    return {
+        "thresholds": packed_rows(curves.thresholds),
+        "covered": packed_counts(curves.covered, blocks.size),
+        "interval": packed_rows(np.stack(ends)),
+        "chance": packed_rows(np.stack(band)),
+    }
+
+
+def _dots(scores: np.ndarray) -> dict[str, Any]:
+    """Thin the scores evenly: dot i is that of round ⌊(i + 1/2) T/count⌋, counted from 0."""
+    count = min(scores.size, DOTS)
+    shown = scores[((np.arange(count) + 0.5) * scores.size / count).astype(int)]
+    return {"count": count, "least": scores.min(), "most": scores.max(), **packed_rows(shown[None])}
+
+
+def _by_level(run: Replay, values: np.ndarray) -> list[np.ndarray]:
+    """Turn (N, A) into a list over the asked levels, each once, ascending."""
+    return list(values[:, _columns(run)].T)
+
+
+def _columns(run: Replay) -> np.ndarray:
+    return np.unique(as_written(np.asarray(run.levels)), return_index=True)[1]
+
+
+def _table(run: Replay, losses: Losses) -> list[dict[str, Any]]:
+    """Make a row for each asked level."""
+    levels = as_written(np.asarray(run.levels))
+    thresholds = np.asarray(run.thresholds, float)
+    curve = coverage_curve(run) if thresholds.shape[0] <= LONGEST else None
+    shares = np.asarray(coverage(run))
+    cost = np.asarray(quantile_loss(run)).mean(axis=0)
+    with np.errstate(invalid="ignore"):  # thresholds at both ends of the line have no mean
+        sizes = thresholds.mean(axis=0)
+    verdicts = _verdicts(run)
+    return [
+        {
+            "level": levels[i],
+            "coverage": shares[i],
+            "size": sizes[i],
+            "loss": cost[i],
+            "regret": losses.regret[-1, i],
+            "bound": losses.bound[-1, i],
+            "low": np.nan if curve is None else curve.band_low.values[i],
+            "high": np.nan if curve is None else curve.band_high.values[i],
+            **verdicts[i],
+        }
+        for i in _columns(run)
+    ]
+
+
+def _verdicts(run: Replay) -> list[dict[str, Any]]:
+    """Hold the run to its theorems, level by level."""
+    rounds, levels = np.shape(run.thresholds)
+    if rounds > LONGEST:
+        return [{"verdict": "left out", "failed": []}] * levels
+    found = certify(run).dataset.verdict
+    rows = []
+    for i in range(levels):
+        said = dict(zip(found.check.values.tolist(), found.isel(level=i).values.tolist(), strict=True))
+        failed = [check for check, verdict in said.items() if verdict == "FAIL"]
+        rows.append({"verdict": "fail" if failed else "pass", "failed": failed})
+    return rows

@@ -1,0 +1,109 @@
+"""Chance and counts: intervals around a coverage, bands for what pure chance does, and the histogram of PITs."""
+
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from dpconformal.report.blocks import Blocks
+from dpconformal.report.curves import Curves
+
+TAIL = 0.025  # on each side: 95 % between
+
+
+def interval(count: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Bound the chance behind a count by the 95 % interval of Clopper and Pearson.
+
+    Parameters
+    ----------
+    count : ndarray of int
+        Rounds in which it happened.
+    rounds : int
+        Out of how many.
+
+    Returns
+    -------
+    tuple of ndarray
+        Lower and upper ends.
+
+    Examples
+    --------
+    >>> [end.round(3) for end in interval(np.array([0, 45, 50]), 50)]
+    [array([0.   , 0.782, 0.929]), array([0.071, 0.967, 1.   ])]
+    """
+    # The quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k); shapes of 0 are the ends themselves.
+    low = special.betaincinv(np.maximum(count, 1), rounds - count + 1, TAIL)
+    high = special.betaincinv(count + 1, np.maximum(rounds - count, 1), 1 - TAIL)
+    return np.where(count == 0, 0.0, low), np.where(count == rounds, 1.0, high)
+
+
+def chance_band(chance: np.ndarray, tosses: int) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Say how many of many coins may show heads: the 2.5 % and the 97.5 % quantile, for one look.
+
+    Parameters
+    ----------
+    chance : ndarray
+        Of heads.
+    tosses : int
+        How many coins.
+
+    Returns
+    -------
+    tuple of ndarray
+        Fewest and most.
+
+    Examples
+    --------
+    >>> chance_band(np.array([0.0, 0.9, 1.0]), 100)
+    (array([  0.,  84., 100.]), array([  0.,  95., 100.]))
+    """
+    from scipy import stats  # slow to import
+
+    coins = stats.binom(tosses, np.asarray(chance, float))
+    return coins.ppf(TAIL), coins.ppf(1 - TAIL)
+
+
+def histogram(curves: Curves, blocks: Blocks, steps: int) -> dict[str, Any]:
+    """
+    Count how often the belief had put a given probability below the score that came: a histogram of PITs.
+
+    A score exceeds the thresholds of exactly those levels that the belief had at or below P(X < score), so that the
+    pass over the levels has placed every PIT between two of them, and in its bar. A score on an atom of the belief, on
+    which the thresholds of several levels coincide, draws its place among them. So these are the counts of
+    :func:`dpconformal.diagnostics.randomised_pit`, without going through all beliefs again: for a belief that keeps
+    every score that takes time in proportion to the square of the rounds.
+
+    Parameters
+    ----------
+    curves : Curves
+        Of a belief.
+    blocks : Blocks
+        Of its rounds.
+    steps : int
+        Of the grid.
+
+    Returns
+    -------
+    dict
+        ``counts`` of the bars, and the ``low`` and ``high`` that a bar of uniform numbers has 95 times in 100.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> from dpconformal.report.blocks import blocks_of
+    >>> from dpconformal.report.curves import curves_of
+    >>> run = dpc.replay(dpc.Exact(), dpc.streams.iid(100), levels=[0.5])
+    >>> sum(histogram(curves_of(run, blocks_of(100), 100), blocks_of(100), 100)["counts"])
+    100
+    """
+    if curves.below is None or curves.equal is None:
+        raise ValueError("curves have no grid of levels: a histogram of PITs needs one")
+    bars = 20 if blocks.rounds >= 400 else 10
+    # The first level whose threshold is not below the score is number `below`; half a step less is inside its cell.
+    place = np.random.default_rng(0).random(blocks.rounds)
+    pit = np.clip((curves.below - 0.5 + place * curves.equal) / steps, 0, 1)
+    counts, _ = np.histogram(pit, bars, (0, 1))
+    low, high = chance_band(np.array([1 / bars]), blocks.rounds)
+    return {"counts": counts.tolist(), "low": int(low[0]), "high": int(high[0])}

@@ -1,0 +1,73 @@
+"""Tables for a terminal of 80 columns."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Table:
+    """
+    Lay out a table.
+
+    Parameters
+    ----------
+    title : str
+        Above it.
+    columns : sequence of str
+        Headings.
+    rows : sequence of sequence of str
+        Cells.
+    left : int
+        Columns from the left that hold words; the others are numbers, to the right.
+
+    Returns
+    -------
+    rich.table.Table
+        To be printed.
+    """
+    shown = Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+    )
+    for k, heading in enumerate(columns):
+        shown.add_column(heading, justify="left" if k < left else "right", no_wrap=True)
+    for row in rows:
+        shown.add_row(*row)
+    return shown
+
+
+def number(value: Any) -> str:
+    """
+    Write a number in few characters.
+
+    Parameters
+    ----------
+    value : float
+        Any.
+
+    Returns
+    -------
+    str
+        Nothing for NaN.
+
+    Examples
+    --------
+    >>> number(0.12345), number(12345.6), number(float("inf")), number(0.0), number(1.2e-5)
+    ('0.123', '12,346', '∞', '0', '1.2e-05')
+    """
+    value = float(value)
+    if value != value:
+        return ""
+    if value in (float("inf"), float("-inf")):
+        return "∞" if value > 0 else "-∞"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) < 1e-9:  # rounding, in what is compared here
+        return "0"
+    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"

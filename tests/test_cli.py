@@ -1,0 +1,240 @@
+"""The commands: what they print and write, and how mistakes end."""
+
+import re
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import xarray as xr
+
+import dpconformal as dpc
+from dpconformal import cli, demo
+from dpconformal.cli.methods import KINDS, Settings, make_learners, make_prior
+
+mpl.use("Agg")
+SCORES = np.random.default_rng(0).beta(2, 5, 300)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run a command in an empty folder: its code, what it printed, what it complained of."""
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"score": SCORES}).to_csv("scores.csv", index=False)
+
+    def command(*words):
+        monkeypatch.setattr("sys.argv", ["dpconformal", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return command
+
+
+def test_replay_writes_thresholds_summary_certificate_and_report(run, tmp_path):
+    code, out, err = run(
+        *("replay", "scores.csv", "--levels", "0.5,0.8,0.9,0.95", "--learner", "quantized", "--bins", 64),
+        *("--discount", 0.99, "--out", "out/"),
+    )
+    assert (code, err) == (0, "")
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert names == {"thresholds.parquet", "summary.csv", "certificate.txt", "report.html"}
+    want = dpc.replay(dpc.Quantized(64, discount=0.99), SCORES, [0.5, 0.8, 0.9, 0.95])
+    table = pq.read_table("out/thresholds.parquet").to_pandas()
+    assert list(table) == ["round", "score", "threshold_0.5", "threshold_0.8", "threshold_0.9", "threshold_0.95"]
+    np.testing.assert_allclose(table.filter(like="threshold").to_numpy(), want.thresholds, rtol=1e-12)
+    np.testing.assert_array_equal(table["score"], SCORES)
+    summary = pd.read_csv("out/summary.csv")
+    np.testing.assert_allclose(summary["coverage"], dpc.metrics.coverage(want))
+    assert "certificate: passes" in out
+    assert "all lines pass" in (tmp_path / "out" / "certificate.txt").read_text()
+    assert "<html" in (tmp_path / "out" / "report.html").read_text()[:300]
+    assert "300 rounds" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "…" not in out
+
+
+def test_many_series_of_unequal_length_run_each_by_itself(run):
+    lengths = {"north": 40, "south": 120, "a[b]": 7}
+    parts = [pd.DataFrame({"store": name, "score": SCORES[:n]}) for name, n in lengths.items()]
+    pd.concat(parts).sample(frac=1, random_state=0).sort_index(kind="stable").to_csv("panel.csv", index=False)
+    for form in ("csv", "netcdf"):
+        code, out, err = run(
+            *("replay", "panel.csv", "--batch", "store", "--levels", "0.5,0.9", "--format", form, "--out", "out"),
+            "--no-report",
+        )
+        assert (code, err) == (0, "")
+        assert "3 series, 167 rounds" in out
+    table = pd.read_csv("out/thresholds.csv")
+    with xr.open_dataset("out/thresholds.nc", engine="scipy") as data:
+        for name, n in lengths.items():
+            want = dpc.replay(dpc.Exact(), SCORES[:n], [0.5, 0.9]).thresholds
+            mine = table[table["series"] == name]
+            np.testing.assert_allclose(mine[["threshold_0.5", "threshold_0.9"]], want, rtol=1e-12)
+            np.testing.assert_array_equal(mine["round"], np.arange(1, n + 1))
+            array = data.thresholds.sel(series=name).values
+            np.testing.assert_allclose(array[:n], want, rtol=1e-12)
+            assert np.isnan(array[n:]).all()
+    assert len(pd.read_csv("out/summary.csv")) == 6
+
+
+def test_standard_input_unbounded_priors_and_failing_certificates(run, monkeypatch):
+    import io
+    import types
+
+    def feed(text):
+        monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(text.encode())))
+
+    feed("score\n" + "\n".join(map(str, 5 * SCORES)))
+    code, out, err = run("replay", "-", "--prior", "half-cauchy:1.5", "--levels", "0.9", "--no-report", "--out", "out")
+    assert (code, err) == (0, "")
+    want = dpc.replay(dpc.Exact(dpc.priors.HalfCauchy(1.5)), 5 * SCORES, [0.9])
+    np.testing.assert_allclose(pq.read_table("out/thresholds.parquet")["threshold_0.9"], want.thresholds[:, 0])
+    feed("\n".join(["1", "0"] * 400))  # the leader is followed into every trap
+    code, out, _ = run("replay", "-", "--learner", "erm", "--levels", "0.5", "--no-report", "--out", "trap")
+    assert "certificate: FAILS: regret, level 0.5" in out
+    _, out, _ = run("replay", "scores.csv", "--no-certificate", "--no-report", "--out", "bare")
+    assert "certificate: left out" in out
+    monkeypatch.setattr("dpconformal.cli.replay._CERTIFIED", 10)
+    _, out, _ = run("replay", "scores.csv", "--no-report", "--out", "bare")
+    assert "ask with --certificate" in out
+
+
+def test_compare_prints_a_table_and_draws_a_picture(run, tmp_path):
+    chosen = "exact,exact:discount=0.9,erm,split,ogd"
+    code, out, err = run("compare", "scores.csv", "--learners", chosen, "--levels", "0.5,0.9", "--out", "out")
+    assert (code, err) == (0, "")
+    for name in chosen.split(","):
+        assert f" {name} " in out
+    frame = pd.read_csv("out/compare.csv")
+    run_of = dpc.replay(dpc.Exact(discount=0.9), SCORES, [0.5, 0.9])
+    np.testing.assert_allclose(frame.loc[1, "coverage 0.9"], dpc.metrics.coverage(run_of)[1])
+    np.testing.assert_allclose(frame.loc[1, "loss"], dpc.metrics.quantile_loss(run_of).mean())
+    assert (tmp_path / "out" / "compare.png").stat().st_size > 10_000
+    assert max(map(len, out.splitlines())) <= 80
+    code, _, err = run("compare", "scores.csv", "--level", "0.7")
+    assert code == 2
+    assert "--level 0.7: must be one of --levels" in err
+
+
+def test_diagnose_tells_iid_from_drift(run, tmp_path):
+    code, out, err = run("diagnose", "scores.csv", "--levels", "0.9", "--concentration", "1")
+    assert (code, err) == (0, "")
+    answers = re.findall(r"\? +(yes|no|too often|cannot say) ", out)
+    assert answers == ["yes"] * 5
+    assert {file.name for file in (tmp_path / "results" / "diagnose").iterdir()} == {
+        "ranks.png",
+        "coverage.png",
+        "rolling.png",
+    }
+    pd.DataFrame({"s": np.repeat(["a", "b"], 300), "score": np.tile(np.sort(SCORES), 2)}).to_csv("sorted.csv")
+    code, out, _ = run("diagnose", "sorted.csv", "--column", "score", "--batch", "s", "--levels", "0.9")
+    assert re.findall(r"(\w) +iid: ranks uniform\? +(yes|no)", out) == [("a", "no"), ("b", "no")]
+    assert max(len(line) for line in out.splitlines() if "results/" not in line) <= 80  # a path is never broken
+    pd.DataFrame({"score": SCORES[:15]}).to_csv("short.csv", index=False)
+    code, _, err = run("diagnose", "short.csv")
+    assert code == 2
+    assert "short.csv: it has fewer than 20 scores" in err
+
+
+MISTAKES = {
+    ("replay", "none.csv"): "none.csv does not exist",
+    ("replay", "scores.csv", "--column", "x"): "--column x: scores.csv has no such column; it has score",
+    ("replay", "scores.csv", "--range", "0,0.5"): "lies outside [0, 0.5]",
+    ("replay", "scores.csv", "--range", "1,0"): "--range 1,0: must be finite and ascending",
+    ("replay", "scores.csv", "--range", "1"): "--range 1: write two numbers",
+    ("replay", "scores.csv", "--levels", "90"): "--levels 90: 90 is no confidence level; 90 % is 0.9",
+    ("replay", "scores.csv", "--levels", "a"): "--levels a: 'a' is no number",
+    ("replay", "scores.csv", "--learner", "best"): "learner 'best' is not known: the learners are exact, quantized",
+    ("replay", "scores.csv", "--learner", "exact,erm"): "one at a time",
+    ("replay", "scores.csv", "--bins", "8"): "--bins means nothing to exact: leave it out",
+    ("replay", "scores.csv", "--discount", "1"): "Exact.discount = 1.0: must be finite and in (0, 1)",
+    ("replay", "scores.csv", "--format", "xlsx"): "--format xlsx: write one of parquet, csv, netcdf",
+    ("replay", "scores.csv", "--prior", "cauchy:1"): "--prior cauchy:1: write one of uniform, beta:X,Y",
+    ("replay", "scores.csv", "--prior", "beta:1"): "--prior beta:1: write one of",
+    ("replay", "scores.csv", "--out", "scores.csv/x"): "cannot be written to",
+    ("compare", "scores.csv", "--learners", "exact,exact"): "learner 'exact' is asked for twice",
+    ("compare", "scores.csv", "--learners", "ogd:bins=8"): "ogd has no such setting; it takes none",
+    ("compare", "scores.csv", "--learners", "aci:window=x"): "'x' is no number",
+    ("diagnose", "scores.csv", "--learner", "exact,erm"): "one at a time",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes_end_with_code_2_and_leave_nothing_behind(run, tmp_path, words):
+    code, _, err = run(*words)
+    assert code == 2
+    assert MISTAKES[words] in err
+    assert err.count("\n") == 1
+    assert {file.name for file in tmp_path.iterdir()} == {"scores.csv"}
+
+
+def test_a_wrong_range_names_the_line(run):
+    pd.DataFrame({"score": np.where(np.arange(300) == 40, 3.5, SCORES)}).to_csv("wide.csv", index=False)
+    code, _, err = run("replay", "wide.csv")
+    assert code == 2
+    assert "wide.csv, line 42, column 'score': score 3.5 lies outside [0, 1]; widen it with --range LOW,HIGH" in err
+
+
+def test_every_learner_can_be_asked_for_by_name():
+    made = make_learners(",".join(KINDS), [0.5, 0.9], Settings(low=0.0, high=2.0))
+    assert {type(learner).__name__ for learner in made.values()} == {card.name for card in dpc.learners()}
+    for learner in made.values():
+        assert tuple(map(float, learner.support)) == (0.0, 2.0)
+    own = make_learners(
+        "quantized:bins=8:discount=0.9,aci:window=7,nexcp:discount=0.8,sliding-erm:window=3,discounted-erm:discount=0.7",
+        [0.5],
+        Settings(concentration=2.0),
+    )
+    assert [own["aci:window=7"].window, own["sliding-erm:window=3"].window] == [7, 3]
+    assert own["quantized:bins=8:discount=0.9"].schedule == dpc.schedules.Dirichlet(2.0)
+
+
+def test_priors_by_name(tmp_path):
+    np.save(tmp_path / "old.npy", SCORES)
+    for text, kind in {
+        "uniform": "Uniform",
+        "beta:2,5": "Beta",
+        "truncated-normal:0.3,0.2": "TruncatedNormal",
+        "half-normal:2": "HalfNormal",
+        "exponential:2": "Exponential",
+        "log-normal:0,1": "LogNormal",
+        "half-cauchy:2": "HalfCauchy",
+        f"histogram:{tmp_path / 'old.npy'}": "Histogram",
+    }.items():
+        assert type(make_prior(text, 0.0, 1.0)).__name__ == kind
+
+
+def test_the_module_runs_and_the_demo_shows_sets_methods_and_files(run, monkeypatch, tmp_path):
+    short = demo.market()
+    short = short._replace(dates=short.dates[:600], returns=short.returns[:600], predictions=short.predictions[:600])
+    monkeypatch.setattr(demo, "market", lambda: short)
+    monkeypatch.setattr(demo, "rivals", lambda: {"Exact": dpc.Exact(), "OGD": dpc.OGD(demo.LEVELS)})
+    asked = []
+    monkeypatch.setattr(dpc, "compilation_cache", lambda: asked.append(True))
+    code, out, err = run("demo", "--out", "here")
+    assert (code, err, asked) == (0, "", [])
+    assert "600 days" in out
+    assert " OGD " in out
+    assert "…" in out  # between the ends of an interval
+    assert {file.name for file in (tmp_path / "here").iterdir()} == {"demo.png", "report.html"}
+    run("demo", "--cache")
+    assert asked == [True]
+
+
+def test_forecasts_of_the_demo_know_the_past_only():
+    stream = demo.market()
+    returns, spread = stream.returns, stream.predictions[:, 1]
+    np.testing.assert_allclose(spread[1:] ** 2, 0.94 * spread[:-1] ** 2 + 0.06 * returns[:-1] ** 2)
+    np.testing.assert_allclose(stream.tomorrow[1] ** 2, 0.94 * spread[-1] ** 2 + 0.06 * returns[-1] ** 2)
+    assert set(demo.rivals())
