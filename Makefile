@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help demo test coverage test-core test-thorough bench lint docs pictures clean
+.PHONY: help demo test coverage test-core test-thorough bench lint docs pictures notebooks clean
 
 help:
 	@echo "make demo           confidence sets for the S&P 500, all methods side by side"
@@ -16,7 +16,8 @@ help:
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation site, in docs/_build/html"
-	@echo "make pictures       draw the pictures of README and docs anew (three minutes)"
+	@echo "make pictures       draw the pictures of README and docs anew (five minutes)"
+	@echo "make notebooks      run the notebooks and keep their outputs (two minutes)"
 
 # Versions under test are pinned for the interpreters that have a list; others resolve the lower bounds.
 comma := ,
@@ -72,6 +73,11 @@ docs: $(VENV)/.docs-ready
 pictures: $(VENV)/.ready
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/bayesian_pictures.py
+	$(BIN)/python docs/theory_pictures.py
+	$(BIN)/python docs/screens.py
+
+notebooks: $(VENV)/.ready
+	$(BIN)/python notebooks/execute.py
 
 clean:
-	rm -rf .venv .venv-* docs/_build docs/api .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-* docs/_build docs/api docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

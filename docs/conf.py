@@ -1,6 +1,14 @@
 """Sphinx settings."""
 
+import pathlib
+import shutil
+
 import dpconformal
+
+# Notebooks stand beside the docs, with their outputs; Sphinx reads what is below its own folder only.
+here = pathlib.Path(__file__).parent
+shutil.rmtree(here / "notebooks", ignore_errors=True)
+shutil.copytree(here.parent / "notebooks", here / "notebooks", ignore=shutil.ignore_patterns(".*"))
 
 project = "dpconformal"
 author = "the dpconformal authors"
@@ -8,7 +16,7 @@ project_copyright = author
 release = version = dpconformal.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -16,6 +24,7 @@ extensions = [
 ]
 myst_enable_extensions = ["deflist", "colon_fence"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # the tests run them
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 html_theme = "furo"

@@ -8,20 +8,29 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 import dpconformal as dpc
-from dpconformal.demo import LEVELS, simulated_scores
+from dpconformal import demo
+from dpconformal.cli.methods import Settings, make_learners
+from dpconformal.cli.pictures import draw_comparison
 
 HERE = pathlib.Path(__file__).parent / "images"
 HERE.mkdir(exist_ok=True)
 
-scores = simulated_scores(6500)
-prior = dpc.priors.Histogram.from_scores(scores[:500], bins=20, smoothing=25)
-run = dpc.replay(dpc.Quantized(bins=256, prior=prior, discount=0.99), scores[500:], LEVELS)
-figure, (left, right) = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained")
-dpc.plots.thresholds(run, left)
-dpc.plots.coverage(run, 500, right)
-right.set_ylim(0.35, 1.02)
-figure.get_layout_engine().set(w_pad=0.15)
-figure.savefig(HERE / "thresholds.png", dpi=110)
+stream = demo.market()
+learner = dpc.Exact(dpc.priors.HalfNormal(1.0), discount=0.99)
+figure = demo.draw(
+    dpc.conformalize(learner, dpc.scores.Normalized(), stream.predictions, stream.returns, demo.LEVELS), stream
+)
+figure.savefig(HERE / "sets.png", dpi=110)
+plt.close(figure)
+
+asked = "exact,exact:discount=0.99,quantized,erm,ogd,aci,mvp,saocp"
+drifting = dpc.streams.drifting(6000)
+runs = {
+    name: {"": dpc.replay(learner, drifting, demo.LEVELS)}
+    for name, learner in make_learners(asked, demo.LEVELS, Settings()).items()
+}
+figure = draw_comparison(runs, 0.9)
+figure.savefig(HERE / "compare_command.png", dpi=90)
 plt.close(figure)
 
 (HERE.parent / "learners.md").write_text(dpc.learners().markdown())

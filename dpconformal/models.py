@@ -6,6 +6,8 @@ import numpy as np
 
 from dpconformal.checks import Numbers, whole
 
+__all__ = ["Estimator", "Model", "from_sklearn"]
+
 
 @runtime_checkable
 class Model(Protocol):

@@ -12,6 +12,8 @@ from dpconformal.metrics import rolling_coverage
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.replay import Replay, replay
 
+__all__ = ["behaviour", "coverage", "thresholds"]
+
 
 def thresholds(run: Replay, ax: Any = None) -> Any:
     """

@@ -13,6 +13,8 @@ from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number
 from dpconformal.inputs import as_floats
 from dpconformal.pytree import register
 
+__all__ = ["Custom", "Power", "Rate", "constant", "decaying", "inverse_sqrt"]
+
 
 @runtime_checkable
 class Rate(Protocol):

@@ -4,6 +4,8 @@ import numpy as np
 
 from dpconformal.checks import whole
 
+__all__ = ["alternating", "drifting", "iid"]
+
 
 def iid(rounds: int, seed: int = 0) -> np.ndarray:
     """

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import types
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -18,7 +19,7 @@ mpl.use("Agg")
     "page",
     [
         "README.md",
-        *(f"docs/{name}.md" for name in ("quickstart", "speed", "baselines", "theory", "experiments")),
+        *(f"docs/{name}.md" for name in ("getting_started", "sets", "speed", "baselines", "theory", "experiments")),
         *(f"docs/{name}.md" for name in ("dirichlet", "diagnostics")),
     ],
 )
@@ -45,16 +46,45 @@ def test_every_learner_has_a_card_a_picture_and_a_place_in_the_reference():
         assert f"   {name}\n" in reference
 
 
-def test_every_experiment_has_a_picture_and_every_public_name_a_place():
+def test_every_experiment_has_a_picture():
     page, reference = (ROOT / "docs" / "experiments.md").read_text(), (ROOT / "docs" / "api.md").read_text()
     for name in dpc.experiments.EXPERIMENTS:
         assert f"dpconformal experiment {name}" in page
         assert f"images/experiment_{name}.png" in page
         assert (ROOT / "docs" / "images" / f"experiment_{name}.png").exists()
         assert f"   experiments.{name}\n" in reference
-    for module in ("theory", "dirichlet", "diagnostics"):
-        for name in getattr(dpc, module).__all__:
-            assert f"   {module}.{name}\n" in reference
+
+
+def public_names():
+    """Everything that `import dpconformal as dpc` offers by name, and what its modules offer."""
+    for name in dpc.__all__:
+        thing = getattr(dpc, name)
+        if isinstance(thing, types.ModuleType):
+            assert thing.__all__, f"dpc.{name} does not say what it offers"
+            yield from (f"{name}.{inner}" for inner in thing.__all__)
+        else:
+            yield name
+
+
+def test_every_public_name_is_in_the_reference():
+    reference = (ROOT / "docs" / "api.md").read_text()
+    missing = [name for name in public_names() if f"   {name}\n" not in reference]
+    assert not missing
+    for line in re.findall(r"^   ([\w.]+)$", reference, re.MULTILINE):  # and nothing else is
+        thing = dpc
+        for part in line.split("."):
+            thing = getattr(thing, part)
+
+
+def test_every_page_is_in_the_table_of_contents_and_links_lead_somewhere():
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index", "learners"}
+    listed = re.findall(r"^([\w]+)$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
+    assert set(listed) == pages
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+            assert (path.parent / link).exists(), f"{path.name}: {link}"
+        for image in re.findall(r"\{image\} (\S+)", path.read_text()):
+            assert (path.parent / image).exists(), f"{path.name}: {image}"
 
 
 def test_monotone_on_a_card_means_a_belief():

@@ -107,7 +107,8 @@ class APS(LabelScore):
     Adaptive prediction sets: the probability of the classes that are at least as likely as the label.
 
     Sets grow with the difficulty of the input. Classes of equal probability are ranked by their number. From Romano,
-    Sesia & Candès (2020).
+    Sesia & Candès (2020), who randomize: without noise a label that got all but certainty has a score near 1, as a
+    hopeless one has, so a confident model gets erratic sets.
 
     Parameters
     ----------
