@@ -8,7 +8,9 @@ import dpconformal
 # Notebooks stand beside the docs, with their outputs; Sphinx reads what is below its own folder only.
 here = pathlib.Path(__file__).parent
 shutil.rmtree(here / "notebooks", ignore_errors=True)
-shutil.copytree(here.parent / "notebooks", here / "notebooks", ignore=shutil.ignore_patterns(".*"))
+(here / "notebooks").mkdir()
+for notebook in (here.parent / "notebooks").glob("*.ipynb"):
+    (here / "notebooks" / notebook.name).write_text(notebook.read_text().replace("](../docs/", "](../"))
 
 project = "dpconformal"
 author = "the dpconformal authors"
@@ -29,6 +31,8 @@ exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 html_theme = "furo"
 html_title = "dpconformal"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 
 autosummary_generate = True
 autodoc_typehints = "none"  # numpydoc's sections say them better

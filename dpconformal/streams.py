@@ -33,7 +33,9 @@ def iid(rounds: int, seed: int = 0) -> np.ndarray:
 
 def alternating(rounds: int) -> np.ndarray:
     """
-    Switch between 0 and 1 in every round: the paper's sequence, on which following the leader is ruinous.
+    Switch between 0 and 1 in every round.
+
+    Begun from 1, as ``1 - alternating(T)``, it is the paper's sequence, on which following the leader is ruinous.
 
     Parameters
     ----------

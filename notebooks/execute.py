@@ -30,6 +30,7 @@ def execute(path, folder):
     NotebookClient(
         notebook, timeout=180, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     ).execute()
+    notebook.metadata["language_info"] = {"name": "python"}  # not the version of this machine
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times of day, different every time
     return notebook

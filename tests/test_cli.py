@@ -103,6 +103,10 @@ def test_standard_input_unbounded_priors_and_failing_certificates(run, monkeypat
     feed("\n".join(["1", "0"] * 400))  # the leader is followed into every trap
     code, out, _ = run("replay", "-", "--learner", "erm", "--levels", "0.5", "--no-report", "--out", "trap")
     assert "certificate: FAILS: regret, level 0.5" in out
+    feed("\n".join(map(str, np.sort(SCORES))))
+    code, out, _ = run("replay", "-", "--levels", "0.9", "--no-report", "--out", "sorted")
+    assert "FAILS: coverage, level 0.9" in out
+    assert "such scores are not iid" in out.replace("\n", " ")
     _, out, _ = run("replay", "scores.csv", "--no-certificate", "--no-report", "--out", "bare")
     assert "certificate: left out" in out
     monkeypatch.setattr("dpconformal.cli.replay._CERTIFIED", 10)

@@ -7,6 +7,7 @@ import jax
 import typer
 
 from dpconformal.cli.methods import KINDS, Settings, make_prior
+from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, read_scores
 
 Source = Annotated[
@@ -150,7 +151,8 @@ def read(source: str, column: str | None, batch: str | None, learners: Any) -> R
     Recorded
         The scores.
     """
-    recorded = read_scores(source, column, batch)
+    for file in track([source], "reading"):
+        recorded = read_scores(file, column, batch)
     for learner in learners:
         low, high = learner.support
         recorded.check(float(low), float(high), "widen it with --range LOW,HIGH, or rescale the scores")

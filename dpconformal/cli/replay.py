@@ -117,5 +117,7 @@ def _certify(runs: dict[str, dpc.Replay], asked: bool | None, size: int, folder:
         claimed = [str(c) for c in checks.check.values if (checks.verdict.sel(check=c) != "no claim").any()]
         return f"certificate: [green]passes[/green] ({', '.join(claimed)})"
     where = "" if list(runs) == [""] else f" in {len(failed):,} of {len(found):,} series, first {failed[0]}"
-    first = found[failed[0]].failures[0]
-    return f"certificate: [red]FAILS[/red]{where}: {first}"
+    failures = [line for name in failed for line in found[name].failures]
+    only = all(line.startswith("coverage") for line in failures)  # the one line that assumes something of the scores
+    hint = "; such scores are not iid: see dpconformal diagnose, and try --discount" if only else ""
+    return f"certificate: [red]FAILS[/red]{where}: {failures[0]}{hint}"

@@ -32,10 +32,13 @@ def track(steps: Iterable[Any], what: str, show: bool = True) -> Iterator[Any]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     except ImportError:
         show = False
-    if not show:
+    if not show or not (console := Console(stderr=True)).is_terminal:
         yield from steps
         return
+    if isinstance(steps, Sized) and len(steps) == 1:  # a bar would stand still
+        with console.status(what):
+            yield from steps
+        return
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         yield from bar.track(steps, total=len(steps) if isinstance(steps, Sized) else None, description=what)
