@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconformal.checks import Numbers, as_numbers
+from dpconformal.inputs import as_levels
 from dpconformal.learner import Learner, State
 from dpconformal.metrics import covered
 from dpconformal.replay import Replay, replay
@@ -158,5 +159,6 @@ def side_levels(score: Score, levels: Numbers) -> Any:
     >>> side_levels(dpc.scores.Signed(), [0.9])
     array([0.95])
     """
+    as_levels(levels)  # checks them, as the user wrote them
     levels = as_numbers("levels", levels)
     return levels if score.sides == 1 else (1 + levels) / 2

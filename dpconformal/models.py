@@ -1,10 +1,11 @@
 """Base models for a live loop: what predicts, and learns from each label."""
 
+import copy
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dpconformal.checks import Numbers, whole
+from dpconformal.checks import as_numbers, whole
 
 __all__ = ["Estimator", "Model", "from_sklearn"]
 
@@ -44,7 +45,7 @@ class Estimator:
     ) -> None:
         self.estimator, self.method, self.learning = estimator, method, learning
         self._refit_every, self._window = refit_every, window
-        self._given = None if classes is None else np.asarray(classes)
+        self.classes = None if classes is None else np.asarray(classes)
         self._inputs: list[Any] = []
         self._labels: list[Any] = []
         self._seen = 0
@@ -61,38 +62,54 @@ class Estimator:
             return False
         return True
 
-    @property
-    def classes(self) -> Any:
-        """Labels in the order of the columns of a mask; None for a regressor."""
-        return getattr(self.estimator, "classes_", self._given) if self.method == "predict_proba" else None
-
-    def predict(self, x: Numbers) -> Any:
-        """Predict for one input."""
-        return getattr(self.estimator, self.method)(np.asarray(x)[None])[0]
+    def predict(self, x: Any) -> Any:
+        """Predict for one input: a row of numbers, or a data frame of one row."""
+        found = getattr(self.estimator, self.method)(_rows([x]))[0]
+        if self.classes is None:
+            return found
+        known = getattr(self.estimator, "classes_", self.classes)
+        p = np.zeros(len(self.classes))  # classes that the last fit has not met have no probability
+        p[[int(np.flatnonzero(self.classes == name)[0]) for name in known]] = found
+        return p
 
     def label(self, y: Any) -> Any:
-        """Return the number of a class; a real label as it is."""
+        """Return the number of a class; a real label as it is, if it is one."""
         if self.classes is None:
+            if not np.all(np.isfinite(as_numbers("y", y))):
+                raise ValueError(f"y = {y!r}: must be finite; drop the round or replace it on purpose")
             return y
         place = np.flatnonzero(self.classes == y)
         if not place.size:
-            raise ValueError(f"y = {y!r}: the estimator knows the classes {', '.join(map(str, self.classes))}")
+            raise ValueError(f"y = {y!r}: the classes are {', '.join(map(str, self.classes))}")
         return int(place[0])
 
-    def learn(self, x: Numbers, y: Any) -> None:
-        """Learn from one label, at once or with the next refit."""
-        x = np.asarray(x)
+    def learn(self, x: Any, y: Any) -> None:
+        """Learn from one label, at once or with the next refit; a fit that fails leaves the label out."""
         if self.learning == "partial_fit":
-            first = {} if self._given is None else {"classes": self._given}
-            self.estimator.partial_fit(x[None], np.asarray([y]), **first)
+            first = {} if self.classes is None else {"classes": self.classes}
+            self.estimator.partial_fit(_rows([x]), np.asarray([y]), **first)
         elif self.learning == "refit":
-            self._inputs.append(x)
-            self._labels.append(y)
-            if self._window is not None:
-                del self._inputs[: -self._window], self._labels[: -self._window]
-            self._seen += 1
-            if self._seen % (self._refit_every or 1) == 0:
-                self.estimator.fit(np.stack(self._inputs), np.asarray(self._labels))
+            before = self._inputs, self._labels, self._seen
+            kept = slice(None if self._window is None else -self._window, None)
+            # Copies: the caller may use its array again.
+            self._inputs = [*self._inputs, copy.deepcopy(x)][kept]
+            self._labels, self._seen = [*self._labels, y][kept], self._seen + 1
+            try:
+                if self._seen % (self._refit_every or 1) == 0:
+                    # On a copy, for a fit that fails leaves an estimator neither old nor new.
+                    self.estimator = copy.deepcopy(self.estimator).fit(_rows(self._inputs), np.asarray(self._labels))
+            except Exception:
+                self._inputs, self._labels, self._seen = before
+                raise
+
+
+def _rows(inputs: list[Any]) -> Any:
+    """Stack inputs to what scikit-learn takes: a frame if they are frames of one row, an array otherwise."""
+    if hasattr(inputs[0], "columns"):
+        import pandas as pd
+
+        return pd.concat(inputs, ignore_index=True)
+    return np.stack([np.asarray(x) for x in inputs])
 
 
 def from_sklearn(
@@ -109,7 +126,7 @@ def from_sklearn(
     estimator : object
         Any estimator or pipeline, fitted or, with ``partial_fit``, not.
     classes : array_like, optional
-        All classes, which ``partial_fit`` of a classifier must know from the start; by default those of its last fit.
+        All classes, in the order of the columns of a mask; by default those that a classifier was fitted with.
     refit_every : int, optional
         Rounds between fits on the labels seen so far in this loop.
     window : int, optional
@@ -158,7 +175,9 @@ def from_sklearn(
         )
     if classifies and classes is None:
         classes = getattr(estimator, "classes_", None)
-        if classes is None and learning == "partial_fit":
-            raise ValueError("classes = None: a classifier that learns by partial_fit must be told all classes")
+        if classes is None:
+            raise ValueError("classes = None: a classifier that was not fitted must be told all classes")
+    if not classifies and classes is not None:
+        raise ValueError(f"classes = {classes!r}: {type(estimator).__name__} is no classifier; leave them out")
     method = "predict_proba" if classifies else "predict"
-    return Estimator(estimator, method, learning, classes if classifies else None, refit_every, window)
+    return Estimator(estimator, method, learning, classes, refit_every, window)

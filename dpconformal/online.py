@@ -1,7 +1,9 @@
 """A live loop: ask for sets, then tell the label; the belief learns from every one, and so may the base model."""
 
+import copy
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -57,9 +59,15 @@ class Online:
             raise ValueError(f"learner = {learner!r}: pass a learner such as dpconformal.Exact()")
         if model is not None and (not isinstance(model, Model) or isinstance(model, type)):
             raise ValueError(f"model = {model!r}: needs predict and learn; see dpconformal.models.from_sklearn")
-        fresh = tuple(learner.init() for _ in range(score.sides)) if state is None else tuple(state)
-        if len(fresh) != score.sides:
-            raise ValueError(f"state holds {len(fresh)} states: this score needs {score.sides}, as in online.state")
+        fresh = tuple(learner.init() for _ in range(score.sides))
+        if state is not None:
+            kinds = [jax.tree.structure(one) for one in (state, fresh)]
+            if kinds[0] != kinds[1]:  # type: ignore[operator]
+                raise ValueError(
+                    f"state is a {type(state).__name__}: pass a tuple with a {type(fresh[0]).__name__} for each of the "
+                    f"{score.sides} sides of the score, such as online.state or (run.state,)"
+                )
+            fresh = state
         self.learner, self.score, self.model, self.state = learner, score, model, fresh
         self.rounds = 0
         self._last: tuple[Any, Any] | None = None  # an input and its prediction, until the model learns
@@ -84,7 +92,7 @@ class Online:
         if not getattr(self.model, "ready", True):
             raise ValueError("model has learned too little to predict: call update first, or fit it")
         if self._last is None or not _same(self._last[0], x):
-            self._last = (x, self.model.predict(x))
+            self._last = (copy.deepcopy(x), self.model.predict(x))  # the caller may use its array again
         return self._last[1]
 
     def thresholds(self, levels: Numbers, context: Any = None) -> Any:
@@ -154,30 +162,30 @@ class Online:
         Raises
         ------
         ValueError
-            For a label or score that is refused; nothing has changed then.
+            For a label or score that is refused. The learner's state has not changed then, nor has it if the model
+            fails to learn.
         """
-        score = None
+        score, state = None, self.state
+        named = getattr(self.model, "label", None)
+        label = y if named is None else named(y)
         if getattr(self.model, "ready", True):
-            named = getattr(self.model, "label", None)
             extra = {} if noise is None else {"noise": noise}
-            score = self.score(self.predict(x), y if named is None else named(y), **extra)
+            score = self.score(self.predict(x), label, **extra)
             told = {} if context is None else {"context": context}
             sides = [score] if self.score.sides == 1 else list(score)
-            self.state = tuple(
-                self.learner.observe(state, side, **told) for state, side in zip(self.state, sides, strict=True)
-            )
-            self.rounds += 1
+            state = tuple(self.learner.observe(one, side, **told) for one, side in zip(state, sides, strict=True))
         if self.model is not None:
             learned = self.model.learn(x, y)
             self.model = self.model if learned is None else learned
-        self._last = None
+        self.state, self._last = state, None
+        self.rounds += score is not None
         return score
 
 
 def _same(first: Any, second: Any) -> bool:
-    if first is second:
-        return True
+    """Whether two inputs are equal; of what cannot be compared, no."""
     try:
-        return bool(np.array_equal(np.asarray(first), np.asarray(second)))
+        one, two = np.asarray(first), np.asarray(second)
+        return bool(first == second) if one.dtype == object else np.array_equal(one, two)
     except (TypeError, ValueError):
         return False

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -14,7 +16,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
     Parameters
     ----------
     title : str
-        Above it.
+        Above it; as it is, without markup.
     columns : sequence of str
         Headings.
     rows : sequence of sequence of str
@@ -29,14 +31,15 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
     """
     shown = Table(
         box=box.SIMPLE_HEAD,
-        title=title,
+        title=escape(title),
         title_justify="left",
         title_style="bold",
         padding=(0, 0, 0, 1),
         pad_edge=False,
     )
     for k, heading in enumerate(columns):
-        shown.add_column(heading, justify="left" if k < left else "right", no_wrap=True)
+        # Words are folded before numbers are cut.
+        shown.add_column(heading, justify="left" if k < left else "right", no_wrap=k >= left, overflow="fold")
     for row in rows:
         shown.add_row(*row)
     return shown
@@ -58,16 +61,38 @@ def number(value: Any) -> str:
 
     Examples
     --------
-    >>> number(0.12345), number(12345.6), number(float("inf")), number(0.0), number(1.2e-5)
-    ('0.123', '12,346', '∞', '0', '1.2e-05')
+    >>> number(0.12345), number(999.6), number(float("inf")), number(0.0), number(1.2e-5)
+    ('0.123', '1,000', '∞', '0', '1.2e-05')
     """
     value = float(value)
     if value != value:
         return ""
     if value in (float("inf"), float("-inf")):
         return "∞" if value > 0 else "-∞"
-    if abs(value) >= 1000:
+    if abs(value) >= 999.5:
         return f"{value:,.0f}"
     if abs(value) < 1e-9:  # rounding, in what is compared here
         return "0"
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def exactly(level: Any) -> str:
+    """
+    Write a level with all of its digits: 0.9, and 0.9999999 where that is meant.
+
+    Parameters
+    ----------
+    level : float
+        Confidence level.
+
+    Returns
+    -------
+    str
+        Different for different levels.
+
+    Examples
+    --------
+    >>> exactly(0.9), exactly(1.0), exactly(0.9999999)
+    ('0.9', '1', '0.9999999')
+    """
+    return np.format_float_positional(float(level), trim="-")

@@ -1,6 +1,9 @@
 """The commands: what they print and write, and how mistakes end."""
 
 import re
+import subprocess
+import sys
+import tempfile
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -13,6 +16,7 @@ import xarray as xr
 import dpconformal as dpc
 from dpconformal import cli, demo
 from dpconformal.cli.methods import KINDS, Settings, make_learners, make_prior
+from dpconformal.cli.pictures import draw_comparison
 
 mpl.use("Agg")
 SCORES = np.random.default_rng(0).beta(2, 5, 300)
@@ -60,6 +64,11 @@ def test_replay_writes_thresholds_summary_certificate_and_report(run, tmp_path):
     assert "all lines pass" in (tmp_path / "out" / "certificate.txt").read_text()
     assert "<html" in (tmp_path / "out" / "report.html").read_text()[:300]
     assert "300 rounds" in out
+    row = re.search(r"^ +0.9 +([\d.]+) +([\d.]+) +([\d.]+)", out, re.MULTILINE)
+    losses = dpc.metrics.quantile_loss(want).mean(axis=0)
+    assert float(row[1]) == pytest.approx(float(dpc.metrics.coverage(want)[2]), abs=5e-4)
+    assert float(row[2]) == pytest.approx(float(np.mean(want.thresholds[:, 2])), rel=1e-2)
+    assert float(row[3]) == pytest.approx(float(losses[2]), rel=1e-2)
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out
 
@@ -85,7 +94,49 @@ def test_many_series_of_unequal_length_run_each_by_itself(run):
             array = data.thresholds.sel(series=name).values
             np.testing.assert_allclose(array[:n], want, rtol=1e-12)
             assert np.isnan(array[n:]).all()
-    assert len(pd.read_csv("out/summary.csv")) == 6
+    summary = pd.read_csv("out/summary.csv")
+    assert len(summary) == 6
+    shares = summary[summary["level"] == 0.9]["coverage"]
+    row = re.search(r"^ +0.9 +([\d.]+) +([\d.]+) +([\d.]+)", out, re.MULTILINE)
+    for text, value in zip(row.groups(), (shares.mean(), shares.min(), shares.max()), strict=True):
+        assert float(text) == pytest.approx(value, abs=5e-3)
+
+
+def test_filling_up_short_series_stays_within_any_range(run):
+    pd.DataFrame({"s": ["a"] * 5 + ["b"] * 2, "score": 10 + SCORES[:7]}).to_csv("far.csv", index=False)
+    code, _, err = run("replay", "far.csv", "--batch", "s", "--range", "10,11", "--levels", "0.9", "--out", "out")
+    assert (code, err) == (0, "")
+
+
+def test_commands_compute_in_float64():
+    code = """
+import sys
+sys.argv = ["dpconformal", "replay", "-", "--levels", "0.5", "--no-report", "--out", sys.argv[1]]
+from dpconformal.cli import main
+main()
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        fed = "\n".join(map(str, SCORES[:20]))
+        subprocess.run([sys.executable, "-c", code, folder], input=fed, text=True, check=True, capture_output=True)
+        found = pq.read_table(f"{folder}/thresholds.parquet")["threshold_0.5"].to_numpy()
+    np.testing.assert_allclose(found, dpc.replay(dpc.Exact(), SCORES[:20], [0.5]).thresholds[:, 0], rtol=1e-14)
+
+
+def test_levels_are_written_out(run):
+    code, out, _ = run("replay", "scores.csv", "--levels", "0.9999999,0.9999998,1", "--no-report", "--out", "out")
+    assert code == 0
+    assert "0.9999998" in out
+    names = pq.read_table("out/thresholds.parquet").column_names
+    assert names[2:] == ["threshold_0.9999998", "threshold_0.9999999", "threshold_1"]
+
+
+def test_names_are_not_markup(run):
+    names = np.repeat(["[/bold]", "[red]x"], 150)
+    pd.DataFrame({"s": names, "score": np.sort(SCORES)}).to_csv("marked.csv", index=False)
+    for command in ("diagnose", "replay"):
+        code, out, err = run(command, "marked.csv", "--batch", "s", "--levels", "0.9")
+        assert (code, err) == (0, "")
+        assert "[/bold]" in out
 
 
 def test_standard_input_unbounded_priors_and_failing_certificates(run, monkeypatch):
@@ -126,6 +177,16 @@ def test_compare_prints_a_table_and_draws_a_picture(run, tmp_path):
     np.testing.assert_allclose(frame.loc[1, "loss"], dpc.metrics.quantile_loss(run_of).mean())
     assert (tmp_path / "out" / "compare.png").stat().st_size > 10_000
     assert max(map(len, out.splitlines())) <= 80
+    close = [0.5, 0.55]
+    _, out, _ = run("compare", "scores.csv", "--learners", "erm,ogd", "--levels", "0.5,0.55", "--out", "out")
+    ogd = dpc.replay(dpc.OGD(close), SCORES, close)
+    frame = pd.read_csv("out/compare.csv")
+    assert frame.loc[1, "crossings"] == int(dpc.metrics.crossings(ogd).rounds) > 0
+    row = re.search(r"^ ogd +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ +(\d+)", out, re.MULTILINE)
+    assert [float(row[1]), float(row[2])] == pytest.approx(dpc.metrics.coverage(ogd), abs=5e-4)
+    assert int(row[3]) == frame.loc[1, "crossings"]
+    figure = draw_comparison({"ogd": {"": ogd}}, 0.55)
+    np.testing.assert_allclose(figure.axes[2].lines[0].get_ydata(), dpc.metrics.coverage(ogd) - close, atol=1e-12)
     code, _, err = run("compare", "scores.csv", "--level", "0.7")
     assert code == 2
     assert "--level 0.7: must be one of --levels" in err
@@ -137,13 +198,19 @@ def test_diagnose_tells_iid_from_drift(run, tmp_path):
     answers = re.findall(r"\? +(yes|no|too often|cannot say) ", out)
     assert answers == ["yes"] * 5
     assert {file.name for file in (tmp_path / "results" / "diagnose").iterdir()} == {
+        "diagnose.csv",
         "ranks.png",
         "coverage.png",
         "rolling.png",
     }
     pd.DataFrame({"s": np.repeat(["a", "b"], 300), "score": np.tile(np.sort(SCORES), 2)}).to_csv("sorted.csv")
     code, out, _ = run("diagnose", "sorted.csv", "--column", "score", "--batch", "s", "--levels", "0.9")
-    assert re.findall(r"(\w) +iid: ranks uniform\? +(yes|no)", out) == [("a", "no"), ("b", "no")]
+    assert re.findall(r"iid: ranks uniform\? +(yes|no)", out) == ["no", "no"]
+    assert out.index("series a") < out.index("series b")
+    table = pd.read_csv("results/diagnose/diagnose.csv")
+    assert list(table["series"]) == ["a"] * 5 + ["b"] * 5
+    code, out, _ = run("diagnose", "scores.csv", "--levels", "0.9", "--prior", "beta:50,1")
+    assert re.search(r"often enough\? +too often", out)
     assert max(len(line) for line in out.splitlines() if "results/" not in line) <= 80  # a path is never broken
     pd.DataFrame({"score": SCORES[:15]}).to_csv("short.csv", index=False)
     code, _, err = run("diagnose", "short.csv")
@@ -161,6 +228,16 @@ MISTAKES = {
     ("replay", "scores.csv", "--levels", "a"): "--levels a: 'a' is no number",
     ("replay", "scores.csv", "--learner", "best"): "learner 'best' is not known: the learners are exact, quantized",
     ("replay", "scores.csv", "--learner", "exact,erm"): "one at a time",
+    ("replay", "scores.csv", "--learner", "quantized", "--bins", "0"): "Quantized.bins = 0",
+    (
+        "replay",
+        "scores.csv",
+        "--prior",
+        "half-cauchy:1",
+        "--range",
+        "0,2",
+    ): "--range 0,2 means nothing beside this --prior",
+    ("replay", "scores.csv", "--batch", "score"): "--batch score is the only column of scores.csv",
     ("replay", "scores.csv", "--bins", "8"): "--bins means nothing to exact: leave it out",
     ("replay", "scores.csv", "--discount", "1"): "Exact.discount = 1.0: must be finite and in (0, 1)",
     ("replay", "scores.csv", "--format", "xlsx"): "--format xlsx: write one of parquet, csv, netcdf",
@@ -217,6 +294,9 @@ def test_priors_by_name(tmp_path):
         f"histogram:{tmp_path / 'old.npy'}": "Histogram",
     }.items():
         assert type(make_prior(text, 0.0, 1.0)).__name__ == kind
+    assert make_prior("beta:2,5", 0.0, 4.0) == dpc.priors.Beta(2, 5, 0, 4)
+    assert make_prior("truncated-normal:0.3,0.2", 0.0, 1.0) == dpc.priors.TruncatedNormal(0.3, 0.2)
+    assert make_prior("log-normal:0.3,0.2", 0.0, 1.0) == dpc.priors.LogNormal(0.3, 0.2)
 
 
 def test_the_module_runs_and_the_demo_shows_sets_methods_and_files(run, monkeypatch, tmp_path):
@@ -230,6 +310,10 @@ def test_the_module_runs_and_the_demo_shows_sets_methods_and_files(run, monkeypa
     assert (code, err, asked) == (0, "", [])
     assert "600 days" in out
     assert " OGD " in out
+    squeezed = dpc.scores.Transformed(dpc.scores.Normalized(), dpc.scores.Ratio())
+    ogd = dpc.replay(dpc.OGD(demo.LEVELS), squeezed(short.predictions, short.returns), demo.LEVELS)
+    late = dpc.metrics.covered(ogd)[-150:, 2].mean()
+    assert re.search(r"^ OGD( +[\d.]+){4} +" + f"{late:.3f}", out, re.MULTILINE)
     assert "…" in out  # between the ends of an interval
     assert {file.name for file in (tmp_path / "here").iterdir()} == {"demo.png", "report.html"}
     run("demo", "--cache")

@@ -4,7 +4,9 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.ensemble import GradientBoostingRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier, SGDRegressor
@@ -38,6 +40,7 @@ def test_a_recorded_stream_and_a_live_loop_agree(score):
     np.testing.assert_array_equal(result.covered, result.sets.contains(labels))
     np.testing.assert_allclose(result.coverage, result.covered.mean(axis=0))
     np.testing.assert_allclose(result.size, result.sets.width)
+    np.testing.assert_array_equal(result.levels, LEVELS)
     assert live.rounds == 60
     again = dpc.Online(learner, score, state=live.state)
     np.testing.assert_array_equal(again.thresholds(LEVELS), live.thresholds(LEVELS))
@@ -182,7 +185,7 @@ def test_classes_by_name_and_models_that_refit_or_stay():
     mask = live.predict_set(x[0], [0.95])
     assert mask.shape == (1, 10)
     assert "digit 0" in live.model.classes[mask[0]]
-    with pytest.raises(ValueError, match="y = 'seven': the estimator knows the classes digit 0"):
+    with pytest.raises(ValueError, match="y = 'seven': the classes are digit 0"):
         live.update(x[0], "seven")
     refitting = models.from_sklearn(make_pipeline(StandardScaler(), LinearRegression()), refit_every=20, window=50)
     loop = dpc.Online(dpc.Exact(dpc.priors.Exponential(1.0)), scores.Absolute(), refitting)
@@ -199,6 +202,75 @@ def test_classes_by_name_and_models_that_refit_or_stay():
     )
     frozen.update(inputs[0], 7.0)
     assert float(frozen.predict(inputs[0])) == pytest.approx(inputs[0, 0])
+
+
+class Moody:
+    """A base model that never says the same thing twice."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def predict(self, x):
+        self.asked += 1
+        return float(np.sum(x)) + self.asked
+
+    def learn(self, x, y):
+        pass
+
+
+def test_a_label_is_scored_against_the_prediction_of_its_set():
+    live = dpc.Online(dpc.Exact(dpc.priors.HalfCauchy(1.0)), scores.Absolute(), Moody())
+    buffer = np.array([1.0, 0.0])
+    live.predict_set(buffer, [0.5])
+    assert float(live.update(buffer, 2.0)) == 0.0  # 1 + 1, said once
+    live.predict_set(buffer, [0.5])
+    buffer[:] = [5.0, 0.0]  # the same array, another input
+    assert float(live.update(buffer, 8.0)) == 0.0  # 5 + 3
+    assert live.model.asked == 3
+
+
+def test_a_classifier_that_refits_knows_all_classes_and_forgets_none():
+    from sklearn.naive_bayes import GaussianNB
+
+    model = models.from_sklearn(GaussianNB(), classes=["a", "b", "c"], refit_every=10, window=10)
+    live = dpc.Online(dpc.Exact(), scores.LAC(), model)
+    rng = np.random.default_rng(0)
+    for t in range(40):
+        live.update(rng.normal(size=2), "ab"[t % 2])
+    assert live.predict_set(np.zeros(2), [0.9]).shape == (1, 3)
+    assert live.predict(np.zeros(2))[2] == 0
+    assert float(live.update(np.zeros(2), "c")) == 1.0
+    assert len(model._labels) == 10
+
+
+def test_a_fit_that_fails_leaves_everything_as_it_was():
+    fitted = LogisticRegression().fit(np.array([[0.0], [1.0]]), ["a", "b"])
+    model = models.from_sklearn(fitted, refit_every=2)
+    live = dpc.Online(dpc.Exact(), scores.LAC(), model)
+    live.update([0.0], "a")
+    state = live.state
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        live.update([0.1], "a")
+    assert live.rounds == 1
+    assert live.state is state
+    assert model._labels == ["a"]
+    live.update([0.9], "b")
+    assert live.rounds == 2
+    young = dpc.Online(dpc.Exact(), scores.Absolute(), models.from_sklearn(LinearRegression(), refit_every=3))
+    with pytest.raises(ValueError, match="y = nan: must be finite"):
+        young.update([0.0], np.nan)
+
+
+def test_rows_of_frames_reach_the_estimator_as_frames():
+    frame = pd.DataFrame({"a": np.arange(30.0), "b": np.ones(30)})
+    pipeline = make_pipeline(ColumnTransformer([("scale", StandardScaler(), ["a"])]), LinearRegression())
+    live = dpc.Online(
+        dpc.Exact(dpc.priors.Exponential(1.0)), scores.Absolute(), models.from_sklearn(pipeline, refit_every=10)
+    )
+    for t in range(30):
+        live.update(frame.iloc[[t]], 2.0 * t)
+    assert live.rounds == 20
+    assert float(live.predict(frame.iloc[[5]])) == pytest.approx(10.0)
 
 
 class Recursive:
@@ -245,7 +317,13 @@ BAD = {
     "scores[1] = 2.0: outside the support [0, 1]": lambda: dpc.conformalize(
         dpc.Exact(), scores.Absolute(), [1.0, 1.0], [1.0, 3.0], [0.9]
     ),
-    "state holds 1 states: this score needs 2": lambda: dpc.Online(dpc.Exact(), scores.Signed(), state=(1,)),
+    "state is a tuple: pass a tuple with a SortedScores for each of the 2 sides": lambda: dpc.Online(
+        dpc.Exact(), scores.Signed(), state=(1,)
+    ),
+    "state is a BinnedScores": lambda: dpc.Online(dpc.Quantized(8), scores.Signed(), state=dpc.Quantized(8).init()),
+    "levels[0] = -0.5": lambda: dpc.conformalize(dpc.Exact(), scores.Signed(), [0.0], [0.0], [-0.5]),
+    "levels[0] = 90": lambda: dpc.Online(dpc.Exact(), scores.Signed()).predict_set(0.0, [90]),
+    "is no classifier; leave them out": lambda: models.from_sklearn(SGDRegressor(), classes=[0, 1]),
     "levels has shape (): pass (A,)": lambda: dpc.Online(dpc.Exact(), scores.Absolute()).predict_set(1.0, 0.9),
     "pass an instance with a predict method": lambda: models.from_sklearn(LinearRegression),
     "has no predict_proba": lambda: models.from_sklearn(LinearSVC(), frozen=True),

@@ -24,6 +24,8 @@ def from_text(text, **options):
         ("\ufeffday,Score\n1,0.25\n2,0.5\n", {}),
         ("\n\nday;value\n1;0.25\n\n2; 0.5 \n", {"column": "value"}),
         ("7\t0.25\n8\t0.5\n", {"column": "2"}),
+        ("score\n0.25\n0.5\n\n\n", {}),
+        ("\nscore\r\n0.25\r\n0.5\r\n", {}),
         ('note,score\n"two\nlines, quoted",0.25\nx,5e-1\n', {}),
     ],
 )
@@ -69,6 +71,10 @@ BAD_TEXT = {
     "score\n": "has a header and no rows",
     "a,a\n1,2\n": "line 1: two columns are called 'a'; rename one",
     "a,b\n1,2\n": "has the columns a, b: say which holds the scores with --column NAME",
+    "\n\na,a\n1,2\n": "line 3: two columns are called 'a'",
+    "score\n0.1\n\n0.2\n": "line 3, column 'score': nothing there",
+    "0.1\n\n0.2\n": "line 2, column '1': nothing there",
+    "  \nscore\n0.1\nx\n": "line 4, column 'score': 'x' is not a number",
     "score\n0.1\nabc\n": "line 3, column 'score': 'abc' is not a number; mend it, or choose another column",
     "score\n" + "0.5\n" * 1232 + "NaN\n": "line 1,234, column 'score': NaN is no score; drop the round or fill it in",
     "a,score\n1,0.1\n2,\n": "line 3, column 'score': nothing there",
@@ -113,7 +119,7 @@ def test_bad_files(tmp_path):
     refused("empty.npy", b"", "is empty")
     refused("bytes.csv", b"\xff\xfe\x00\x01", "is no text in UTF-8")
     refused("nul.csv", b"sco\x00re\n1\n", "is no text")
-    refused("late.csv", b"score\n" + b"0.1\n" * 10_000 + b"\xff\n", "after line .*mend the file")
+    refused("late.csv", b"score\n" + b"0.1\n" * 10_000 + b"\xff\n", "line 10,002 is no text in UTF-8; mend the line")
     refused("junk.npy", b"not numpy", "cannot be read as a NumPy file")
     refused("junk.parquet", b"not parquet", "cannot be read as Parquet")
     with pytest.raises(ValueError, match="is a folder"):
@@ -129,6 +135,19 @@ def test_bad_files(tmp_path):
     refused("n.npy", None, "--column x: .* is an array without columns", column="x")
     pq.write_table(pa.table({"score": ["a"]}), tmp_path / "t.parquet")
     refused("t.parquet", None, "column 'score' holds string, not numbers")
+    both = pa.table([[0.1, 0.2], [0.1, 0.2], [[1], [2]]], names=["a", "a", "deep"])
+    pq.write_table(both, tmp_path / "twice.parquet")
+    refused("twice.parquet", None, "two columns are called 'a'", column="a")
+    deep = pa.table({"score": [0.1, 0.2], "list": [[1], [2]], "blank": ["x", " "], "nan": [1.0, np.nan]})
+    pq.write_table(deep, tmp_path / "deep.parquet")
+    refused("deep.parquet", None, "column 'list' holds list.*, not names of series", column="score", batch="list")
+    for name in ("blank", "nan"):
+        refused("deep.parquet", None, f"row 2, column '{name}': no series", column="score", batch=name)
+    with pytest.raises(ValueError, match="--batch score is the column of the scores"):
+        read_scores(tmp_path / "deep.parquet", column="score", batch="score")
+    np.savez(tmp_path / "many.npz", a=np.ones(3))
+    (tmp_path / "many.npz").rename(tmp_path / "many.npy")
+    refused("many.npy", None, "is an archive of arrays")
     pq.write_table(pa.table({"score": [0.1, None]}), tmp_path / "m.parquet")
     refused("m.parquet", None, "row 2, column 'score': nan is no score")
     pq.write_table(pa.table({"score": pa.array([], pa.float64())}), tmp_path / "e.parquet")
@@ -182,6 +201,13 @@ def test_results_appear_whole_or_not_at_all(tmp_path):
         fail(tmp_path / "file" / "below")
     (folder / "b.txt").mkdir()
     (folder / "b.txt" / "x").write_text("")
-    with pytest.raises(ValueError, match="cannot be written to"), staged(folder) as stage:
-        (stage / "b.txt").write_text("")
+
+    def write_both():
+        with staged(folder) as stage:
+            (stage / "a.txt").write_text("new")
+            (stage / "b.txt").write_text("")
+
+    with pytest.raises(ValueError, match="is a folder, in the place of a file"):
+        write_both()
+    assert (folder / "a.txt").read_text() == "a"
     assert not list(folder.glob(".unfinished*"))

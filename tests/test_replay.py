@@ -254,3 +254,18 @@ def test_a_learner_of_the_users_own_runs_too():
     assert onwards.thresholds[0, 0] == SCORES[-1]
     with pytest.raises(ValueError, match="Last has no cdf"):
         dpc.metrics.pit(run)
+
+
+@pytest.mark.parametrize("learner", [dpc.SlidingERM(window=100), dpc.ERM(), dpc.SplitConformal()], ids=repr)
+def test_a_batch_by_scan_finds_the_ranks_that_one_sequence_finds(learner):
+    """Where level times rounds is a whole number, a division that rounds otherwise would be one rank off."""
+    scores = np.random.default_rng(5).beta(2, 5, 200)
+    levels = np.arange(1, 100) / 100
+    alone = dpc.replay(learner, scores, levels, method="scan").thresholds
+    batch = dpc.replay(learner, np.stack([scores, scores]), levels, method="scan").thresholds
+    np.testing.assert_array_equal(batch[0], alone)
+    for t in (20, 50, 100):
+        want = np.sort(scores[:t])
+        for k, level in enumerate(levels):
+            rank = next(r for r in range(t + 2) if r / (t + isinstance(learner, dpc.SplitConformal)) >= level)
+            assert batch[1, t, k] == (want[rank - 1] if rank <= t else np.inf)

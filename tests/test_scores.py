@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import dpconformal as dpc
 from dpconformal import scores
+from dpconformal.scores.edges import widest
 
 RNG = np.random.default_rng(0)
 T, A, K = 40, 5, 6
@@ -342,3 +343,81 @@ def test_traced_nonsense_is_nan():
     assert np.isnan(jax.jit(lambda x: scores.Normalized()(x, jnp.ones(1)))(jnp.array([[1.0, -1.0]]))).all()
     assert np.isnan(jax.jit(scores.Ratio())(jnp.array(-0.5)))
     assert np.isnan(jax.jit(scores.Log())(jnp.array(-0.5)))
+
+
+def tenths(*shape):
+    """Numbers with one decimal, whose differences are rarely what they seem: 0.3 - 0.2 is not 0.1."""
+    return RNG.integers(0, 500, shape) / 10
+
+
+TIED = {
+    "absolute": (scores.Absolute(), lambda a: a),
+    "signed": (scores.Signed(), lambda a: a),
+    "normalized": (scores.Normalized(0.1), lambda a: np.stack([a, np.full_like(a, 2.9)], -1)),
+    "cqr": (scores.CQR(), lambda a: np.stack([a - 1.3, a + 0.7], -1)),
+    "ratio": (scores.Transformed(scores.Absolute(), scores.Ratio(0.7)), lambda a: a),
+    "log": (scores.Transformed(scores.Absolute(), scores.Log(0.01)), lambda a: a),
+    "rank": (scores.Transformed(scores.Signed(), scores.Rank([-1.0, 0.3, 2.0])), lambda a: a),
+    "norm": (scores.Norm(1), lambda a: np.stack([a, a / 2], -1)),
+    "ellipsoid": (scores.Ellipsoid([[1.0, 0.3], [0.3, 2.0]]), lambda a: np.stack([a, a / 2], -1)),
+}
+
+
+@pytest.mark.parametrize("precise", [False, True], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", TIED)
+def test_a_label_that_is_covered_is_in_its_set_on_rounded_data(name, precise):
+    """Scores tie with past scores all the time; an end that is off by a bit would lose them."""
+    score, predict = TIED[name]
+    a = tenths(600)
+    labels = np.round(a + RNG.normal(size=600), 1)
+    if name in ("norm", "ellipsoid"):
+        labels = np.stack([labels, np.round(labels / 2, 1)], -1)
+    with jax.enable_x64(precise):
+        result = dpc.conformalize(dpc.ERM(dpc.priors.Uniform(-50, 50)), score, predict(a), labels, [0.3, 0.5, 0.9])
+    assert result.run.thresholds.dtype == (np.float64 if precise else np.float32)
+    np.testing.assert_array_equal(result.sets.contains(labels), result.covered)
+    assert (np.asarray(result.run.scores)[..., None] == np.asarray(result.run.thresholds)).sum() > 3  # ties there are
+
+
+@pytest.mark.parametrize("name", ["absolute", "normalized", "cqr", "signed"])
+def test_ends_are_the_last_labels_inside(name):
+    """One float further out the score exceeds the threshold, in any size of numbers."""
+    score, predict = TIED[name]
+    size = 10.0 ** RNG.integers(-6, 9, 400)
+    a, thresholds = size * RNG.normal(size=400), np.abs(size * RNG.normal(size=400))
+    a[:4], thresholds[:4] = [-1.0, 1.0, 0.0, 1e300], [1.0, 1e-300, 0.0, 1e10]
+    limits = np.stack([thresholds] * 2) if score.sides == 2 else thresholds
+    sets = score.set(predict(a), limits[..., None])
+    for end, outward in ((sets.low[:, 0], -np.inf), (sets.high[:, 0], np.inf)):
+        with np.errstate(over="ignore"):
+            at, beyond = (np.max(np.atleast_2d(score(predict(a), y)), 0) for y in (end, np.nextafter(end, outward)))
+        assert (at <= thresholds).all()
+        assert (beyond > thresholds).all()
+
+
+@given(st.floats(-1e30, 1e30).map(np.float32))
+def test_widest_is_the_last_number_that_rounds_to_the_threshold(threshold):
+    given_ = np.float32(threshold)
+    limit = widest(given_)
+    assert np.float32(limit) <= given_
+    assert np.float32(np.nextafter(limit, np.inf)) > given_
+
+
+def test_offsets_and_bounds_are_those_of_the_definition():
+    np.testing.assert_allclose(scores.Normalized(0.5)([[10.0, 1.5]], [11.0]), [0.5])
+    np.testing.assert_allclose(scores.Normalized(0.5).set([[10.0, 1.5]], [[2.0]]).high, [[14.0]])
+    sure = np.eye(K)[:1]
+    for score in (scores.RAPS(0.1, 2), scores.SAPS(0.3), scores.APS(), scores.TopK(), scores.LAC(), scores.Margin()):
+        assert score.label_scores(sure).max() == pytest.approx(score.bounds(sure)[1])
+    assert scores.Margin().label_scores(sure).min() == scores.Margin().bounds(sure)[0]
+
+
+def test_probabilities_that_sum_to_nearly_one_are_divided_by_their_sum():
+    rough = np.array([[0.5, 0.4995, 0.0001]])
+    np.testing.assert_allclose(scores.APS().label_scores(rough), [[0.5 / 0.9996, 0.9995 / 0.9996, 1.0]])
+
+
+def test_covariances_of_jax_are_checked_too_and_a_traced_half_label_has_no_score():
+    with pytest.raises(ValueError, match="a covariance is symmetric"):
+        scores.Ellipsoid()((jnp.zeros((1, 2)), jnp.array([[[1.0, 0.9], [0.0, 1.0]]])), jnp.ones((1, 2)))
+    assert np.isnan(jax.jit(lambda y: scores.LAC()(jnp.array([[0.7, 0.2, 0.1]]), y))(jnp.array([1.5]))).all()

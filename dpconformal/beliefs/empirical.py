@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.empirical_replay import METHOD
@@ -234,7 +235,8 @@ def rank_of_level(levels: Float[Array, "*n"], total: Int[Array, ""]) -> Int[Arra
     Array
         Ranks in 0, …, total.
     """
-    size = total.astype(levels.dtype)
+    # XLA turns a division by one number for all levels into a product with its reciprocal, which rounds otherwise.
+    size = lax.optimization_barrier(jnp.broadcast_to(total.astype(levels.dtype), levels.shape))
     k = jnp.ceil(levels * size)
     k = jnp.where((k - 1) / size >= levels, k - 1, k)
     k = jnp.where(k / size < levels, k + 1, k)

@@ -13,10 +13,10 @@ import dpconformal as dpc
 from dpconformal.cli import options
 from dpconformal.cli.methods import make_learners
 from dpconformal.cli.pictures import draw_comparison
-from dpconformal.cli.series import over_series, replay_series
+from dpconformal.cli.series import mean_over_series, replay_series
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, staged
-from dpconformal.tables import number, table
+from dpconformal.tables import exactly, number, table
 
 
 def compare(
@@ -28,7 +28,7 @@ def compare(
     levels: options.Levels = "0.5,0.8,0.9,0.95",
     column: options.Column = None,
     batch: options.Batch = None,
-    ends: options.Range = "0,1",
+    ends: options.Range = None,
     prior: options.Prior = None,
     bins: options.Bins = None,
     discount: options.Discount = None,
@@ -52,7 +52,7 @@ def compare(
     level = min(asked, key=lambda a: abs(a - 0.9)) if shown is None else shown
     said = options.settings(ends, prior, bins, discount, concentration, window)
     made = make_learners(learners, asked, said)
-    recorded = options.read(scores, column, batch, made.values())
+    recorded = options.read(scores, column, batch, list(made.values()), ends)
     with staged(out) as folder:
         runs, seconds = {}, {}
         for name in track(list(made), "comparing"):
@@ -91,9 +91,9 @@ def _table(runs: dict[str, dict[str, dpc.Replay]], seconds: dict[str, float], le
     rows = []
     for name, series in runs.items():
         row: dict[str, Any] = {"learner": name}
-        measures = {m: over_series(series, m).mean(axis=0) for m in ("coverage", "loss", "mean_threshold", "regret")}
+        measures = mean_over_series(series, ("coverage", "loss", "mean_threshold", "regret"))
         for measure, values in measures.items():
-            row |= {f"{measure} {level:g}": value for level, value in zip(levels, values, strict=True)}
+            row |= {f"{measure} {exactly(level)}": value for level, value in zip(levels, values, strict=True)}
         row["loss"] = measures["loss"].mean()
         row["crossings"] = sum(int(dpc.metrics.crossings(run).rounds) for run in series.values())
         row["seconds"] = seconds[name]
@@ -103,7 +103,7 @@ def _table(runs: dict[str, dict[str, dpc.Replay]], seconds: dict[str, float], le
 
 def _shown(frame: Any, recorded: Recorded, levels: list[float], level: float) -> Any:
     few = levels if len(levels) <= 4 else sorted({levels[0], level, levels[-1]})
-    heads = ["coverage at", *(f"{a:g}" for a in few), "loss", f"width {level:g}", "cross", "ms"]
+    heads = ["coverage at", *map(exactly, few), "loss", f"width {exactly(level)}", "cross", "ms"]
     best = frame["loss"].min()
     rows = []
     for _, row in frame.iterrows():
@@ -111,9 +111,9 @@ def _shown(frame: Any, recorded: Recorded, levels: list[float], level: float) ->
         rows.append(
             [
                 row["learner"],
-                *(f"{row[f'coverage {a:g}']:.3f}" for a in few),
+                *(f"{row[f'coverage {exactly(a)}']:.3f}" for a in few),
                 loss,
-                number(row[f"mean_threshold {level:g}"]),
+                number(row[f"mean_threshold {exactly(level)}"]),
                 f"{row['crossings']:,}",
                 f"{1e3 * row['seconds']:,.0f}",
             ]

@@ -1,7 +1,7 @@
 """``dpconformal diagnose``: whether scores are iid, and coverage is right."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -13,11 +13,27 @@ from dpconformal.cli import options
 from dpconformal.cli.methods import make_learners
 from dpconformal.cli.series import replay_series
 from dpconformal.diagnostics.dependence import ljung_box
+from dpconformal.experiments.progress import track
 from dpconformal.files import staged
-from dpconformal.tables import table
+from dpconformal.tables import exactly, table
 
 _LAGS = 10
 _SUSPICIOUS = 0.01  # a p-value below this is worth a word
+_SHOWN = 10  # series in the terminal
+_COLOURS = {
+    "yes": "[green]yes[/green]",
+    "too often": "[yellow]too often[/yellow]",
+    "no": "[red]no[/red]",
+    "cannot say": "[dim]cannot say[/dim]",
+}
+
+
+class Answer(NamedTuple):
+    """What is asked, the answer, and the evidence."""
+
+    question: str
+    answer: str
+    evidence: str
 
 
 def diagnose(
@@ -26,7 +42,7 @@ def diagnose(
     learner: Annotated[str, typer.Option(help=f"Whose coverage: one of {options.LEARNERS}.")] = "exact",
     column: options.Column = None,
     batch: options.Batch = None,
-    ends: options.Range = "0,1",
+    ends: options.Range = None,
     prior: options.Prior = None,
     bins: options.Bins = None,
     discount: options.Discount = None,
@@ -52,7 +68,7 @@ def diagnose(
     if "," in learner:
         raise ValueError(f"--learner {learner}: one at a time")
     made = make_learners(learner, asked, said)[learner]
-    recorded = options.read(scores, column, batch, [made])
+    recorded = options.read(scores, column, batch, [made], ends)
     short = [name for name, series in zip(recorded.names, recorded.scores, strict=True) if series.size < 2 * _LAGS]
     if short:
         raise ValueError(
@@ -61,59 +77,64 @@ def diagnose(
         )
     with staged(out) as folder:
         runs = replay_series(made, recorded, asked)
-        rows = []
-        for k, (name, run) in enumerate(runs.items()):
+        answers: dict[str, list[Answer]] = {}
+        for name in track(list(runs), "asking"):
+            run = runs[name]
             width = max(_LAGS, run.scores.shape[0] // 10) if rolling is None else rolling
-            found = _questions(run, width, seed)
-            rows += [[name if not i else "", *row] for i, row in enumerate(found)]
-            if k == 0:
+            answers[name] = _questions(run, width, seed)
+            if len(answers) == 1:
                 _pictures(run, width, seed, folder)
-        if list(runs) == [""]:
-            rows = [row[1:] for row in rows]
-            heads: list[str] = ["question", "answer", "evidence"]
-        else:
-            heads = ["series", "question", "answer", "evidence"]
-        rounds = sum(series.size for series in recorded.scores)
-        title = f"{Path(recorded.source).name}: {rounds:,} scores; coverage of {learner}"
-        console.print(table(title, heads, rows, left=len(heads)))
+        for name in list(answers)[:_SHOWN]:
+            which = f", series {name}" if name else ""
+            title = f"{Path(recorded.source).name}{which}: {runs[name].scores.shape[0]:,} scores; coverage of {learner}"
+            rows = [[row.question, _COLOURS[row.answer], row.evidence] for row in answers[name]]
+            console.print(table(title, ("question", "answer", "evidence"), rows, left=3))
+        if len(answers) > _SHOWN:
+            console.print(f"the first {_SHOWN} of {len(answers):,} series; all are in diagnose.csv", highlight=False)
+        _frame(answers).to_csv(folder / "diagnose.csv", index=False)
         files = sorted(file.name for file in folder.iterdir())
     console.print(
         "[bold]iid[/bold]: ranks among the past are uniform if the scores are exchangeable, whatever their "
         "distribution. [bold]misses[/bold]: pure chance if they neither cluster nor avoid each other.",
         highlight=False,
     )
-    where = f" (of series {next(iter(runs))})" if list(runs) != [""] else ""
-    console.print(f"pictures{where} in {out}/: {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
+    where = f" (pictures of series {next(iter(runs))})" if list(runs) != [""] else ""
+    console.print(f"written to {out}/: {', '.join(files)}{where}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _questions(run: dpc.Replay, window: int, seed: int) -> list[list[str]]:
-    """Answer each question: what is asked, the answer, and the evidence."""
+def _questions(run: dpc.Replay, window: int, seed: int) -> list[Answer]:
     ranks = dpc.diagnostics.smoothed_ranks(np.asarray(run.scores), seed)
     uniform = dpc.diagnostics.uniformity(ranks)
     order = float(ljung_box(ranks[:, None], _LAGS)[1][0])
     rows = [
-        ["iid: ranks uniform?", _answer(uniform.inside), _chance(uniform.p_value)],
-        ["iid: ranks without memory?", _answer(order >= _SUSPICIOUS), f"{_chance(order)} over {_LAGS} lags"],
+        Answer("iid: ranks uniform?", _answer(uniform.inside), _chance(uniform.p_value)),
+        Answer("iid: ranks without memory?", _answer(order >= _SUSPICIOUS), f"{_chance(order)} over {_LAGS} lags"),
     ]
     curve, band = dpc.diagnostics.coverage_curve(run), dpc.diagnostics.rolling_band(run, window)
     misses = dpc.diagnostics.miss_dependence(run, _LAGS)
     for level in curve.level.values:
-        here, low, high = (float(curve[name].sel(level=level)) for name in ("coverage", "low", "high"))
-        within = bool(low <= level <= high)
-        evidence = f"{here:.3f}, 95 % interval {low:.3f} … {high:.3f}"
-        rows.append([f"{level:g}: often enough?", _answer(within, bool(here > level)), evidence])
-        steady = bool(band.passed.sel(level=level))
-        worst = band.coverage.sel(level=level)
-        evidence = f"{float(worst.min()):.3f} … {float(worst.max()):.3f} over {window:,} rounds"
-        rows.append([f"{level:g}: at all times?", _answer(steady), evidence])
+        name = exactly(level)
+        here, low, high = (float(curve[end].sel(level=level)) for end in ("coverage", "low", "high"))
+        enough = _answer(bool(low <= level <= high), bool(here > level))
+        rows.append(Answer(f"{name}: often enough?", enough, f"{here:.3f}, 95 % interval {low:.3f} … {high:.3f}"))
+        steady, seen = bool(band.passed.sel(level=level)), band.coverage.sel(level=level)
+        reach = f"{float(seen.min()):.3f} … {float(seen.max()):.3f} over {window:,} rounds"
+        rows.append(Answer(f"{name}: at all times?", _answer(steady), reach))
         p = float(misses.ljung_box_p.sel(level=level))
-        answer = "[dim]cannot say[/dim]" if np.isnan(p) else _answer(p >= _SUSPICIOUS)
-        rows.append([f"{level:g}: misses by chance?", answer, "" if np.isnan(p) else _chance(p)])
+        unknown = bool(np.isnan(p))
+        chance = "cannot say" if unknown else _answer(p >= _SUSPICIOUS)
+        rows.append(Answer(f"{name}: misses by chance?", chance, "" if unknown else _chance(p)))
     return rows
 
 
 def _answer(fine: bool, over: bool = False) -> str:
-    return "[green]yes[/green]" if fine else "[yellow]too often[/yellow]" if over else "[red]no[/red]"
+    return "yes" if fine else "too often" if over else "no"
+
+
+def _frame(answers: dict[str, list[Answer]]) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame([{"series": name, **row._asdict()} for name, rows in answers.items() for row in rows])
 
 
 def _chance(p: float) -> str:

@@ -62,7 +62,7 @@ KINDS = {
     "exact": Kind(("prior", "discount", "concentration"), lambda _, s: dpc.Exact(_prior(s), _schedule(s), s.discount)),
     "quantized": Kind(
         ("prior", "bins", "discount", "concentration"),
-        lambda _, s: dpc.Quantized(s.bins or 256, _prior(s), _schedule(s), s.discount),
+        lambda _, s: dpc.Quantized(256 if s.bins is None else s.bins, _prior(s), _schedule(s), s.discount),
     ),
     "erm": Kind(("prior",), lambda _, s: dpc.ERM(_prior(s))),
     "sliding-erm": Kind(("prior", "window"), lambda _, s: dpc.SlidingERM(**_given(window=s.window), prior=_prior(s))),

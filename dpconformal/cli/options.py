@@ -16,7 +16,9 @@ Source = Annotated[
 Levels = Annotated[str, typer.Option(help="Confidence levels, with commas between them.")]
 Column = Annotated[str | None, typer.Option(help="Column of the scores.", show_default=False)]
 Batch = Annotated[str | None, typer.Option(help="Column that says which series a row belongs to.", show_default=False)]
-Range = Annotated[str, typer.Option("--range", help="Ends of the interval that holds every score.")]
+Range = Annotated[
+    str | None, typer.Option("--range", help="Ends of the interval that holds every score.", show_default="0,1")
+]
 Prior = Annotated[
     str | None,
     typer.Option(
@@ -110,7 +112,7 @@ def read_range(text: str) -> tuple[float, float]:
 
 
 def settings(
-    ends: str,
+    ends: str | None,
     prior: str | None,
     bins: int | None,
     discount: float | None,
@@ -130,20 +132,20 @@ def settings(
     Settings
         The same, read.
     """
-    low, high = read_range(ends)
+    low, high = read_range("0,1" if ends is None else ends)
     belief = None if prior is None else make_prior(prior, low, high)
     return Settings(low, high, belief, bins, window, discount, concentration)
 
 
-def read(source: str, column: str | None, batch: str | None, learners: Any) -> Recorded:
+def read(source: str, column: str | None, batch: str | None, learners: Any, ends: str | None) -> Recorded:
     """
     Read scores and hold them to the supports of the learners.
 
     Parameters
     ----------
-    source, column, batch
+    source, column, batch, ends
         The options.
-    learners : iterable of Learner
+    learners : sequence of Learner
         Who will see them.
 
     Returns
@@ -151,9 +153,13 @@ def read(source: str, column: str | None, batch: str | None, learners: Any) -> R
     Recorded
         The scores.
     """
+    supports = [tuple(map(float, learner.support)) for learner in learners]
+    if ends is not None and read_range(ends) not in supports:
+        raise ValueError(
+            f"--range {ends} means nothing beside this --prior, which has a range of its own: leave it out"
+        )
     for file in track([source], "reading"):
         recorded = read_scores(file, column, batch)
-    for learner in learners:
-        low, high = learner.support
-        recorded.check(float(low), float(high), "widen it with --range LOW,HIGH, or rescale the scores")
+    for low, high in supports:
+        recorded.check(low, high, "widen it with --range LOW,HIGH, or rescale the scores")
     return recorded

@@ -5,16 +5,18 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import dpconformal as dpc
 from dpconformal.cli import options
 from dpconformal.cli.methods import make_learners
 from dpconformal.cli.series import replay_series
 from dpconformal.cli.thresholds import FORMATS, write_thresholds
+from dpconformal.experiments.progress import track
 from dpconformal.files import staged
-from dpconformal.tables import number, table
+from dpconformal.tables import exactly, number, table
 
-_CERTIFIED = 1_000_000  # rounds times levels that are certified unasked, a few seconds' work
+_CERTIFIED, _EACH = 1_000_000, 2_000  # rounds times levels that are certified unasked: seconds; a series costs more
 _MEASURES = ("coverage", "mean_threshold", "loss", "regret", "longest_miss_run")
 
 
@@ -24,7 +26,7 @@ def replay(
     learner: Annotated[str, typer.Option(help=f"One of {options.LEARNERS}.")] = "exact",
     column: options.Column = None,
     batch: options.Batch = None,
-    ends: options.Range = "0,1",
+    ends: options.Range = None,
     prior: options.Prior = None,
     bins: options.Bins = None,
     discount: options.Discount = None,
@@ -53,7 +55,7 @@ def replay(
     if "," in learner:
         raise ValueError(f"--learner {learner}: one at a time; dpconformal compare runs several")
     made = make_learners(learner, asked, said)[learner]
-    recorded = options.read(scores, column, batch, [made])
+    recorded = options.read(scores, column, batch, [made], ends)
     with staged(out) as folder:
         runs = replay_series(made, recorded, asked)
         summary = _summary(runs)
@@ -61,7 +63,8 @@ def replay(
         console.print(_shown(recorded, learner, rounds, summary, len(runs)))
         write_thresholds(runs, asked, folder, form)
         summary.to_csv(folder / "summary.csv", index=False)
-        console.print(_certify(runs, certificate, rounds * len(asked), folder), highlight=False)
+        size = (rounds + _EACH * len(runs)) * len(asked)
+        console.print(_certify(runs, certificate, size, folder), highlight=False)
         if report:
             title = f"{learner} on {Path(recorded.source).name}"
             named: Any = next(iter(runs.values())) if list(runs) == [""] else runs
@@ -75,8 +78,8 @@ def _summary(runs: dict[str, dpc.Replay]) -> Any:
     import pandas as pd
 
     frames = []
-    for name, run in runs.items():
-        found = dpc.metrics.summary(run)
+    for name in track(list(runs), "summarising"):
+        found = dpc.metrics.summary(runs[name])
         frame = pd.DataFrame({"level": found.level.values} | {m: found[m].values for m in _MEASURES})
         if list(runs) != [""]:
             frame.insert(0, "series", name)
@@ -88,7 +91,7 @@ def _shown(recorded: Any, learner: str, rounds: int, summary: Any, count: int) -
     source = Path(recorded.source).name
     if count == 1:
         heads = ("level", "coverage", "mean threshold", "loss", "regret", "longest miss run")
-        rows = [[number(row["level"]), *(number(row[m]) for m in _MEASURES)] for _, row in summary.iterrows()]
+        rows = [[exactly(row["level"]), *(number(row[m]) for m in _MEASURES)] for _, row in summary.iterrows()]
         return table(f"{learner} on {source}: {rounds:,} rounds", heads, rows, left=0)
     wide = ("level", "coverage", "lowest", "highest", "mean threshold", "loss", "highest regret")
     by_level = summary.groupby("level")
@@ -100,15 +103,15 @@ def _shown(recorded: Any, learner: str, rounds: int, summary: Any, count: int) -
         by_level["loss"].mean(),
         by_level["regret"].max(),
     )
-    rows = [[number(level), *(number(column[level]) for column in columns)] for level in by_level.groups]
+    rows = [[exactly(level), *(number(column[level]) for column in columns)] for level in by_level.groups]
     return table(f"{learner} on {source}: {count:,} series, {rounds:,} rounds", wide, rows, left=0)
 
 
 def _certify(runs: dict[str, dpc.Replay], asked: bool | None, size: int, folder: Path) -> str:
     if asked is False or (asked is None and size > _CERTIFIED):
-        why = "" if asked is False else f" ({size:,} thresholds take a while: ask with --certificate)"
+        why = "" if asked is False else " (it would take a while: ask with --certificate)"
         return f"certificate: left out{why}"
-    found = {name: dpc.theory.certify(run) for name, run in runs.items()}
+    found = {name: dpc.theory.certify(runs[name]) for name in track(list(runs), "certifying")}
     text = "\n\n".join(f"{name}\n{certificate}".strip() for name, certificate in found.items())
     (folder / "certificate.txt").write_text(text + "\n", encoding="utf-8")
     failed = [name for name, certificate in found.items() if not certificate.passed]
@@ -120,4 +123,4 @@ def _certify(runs: dict[str, dpc.Replay], asked: bool | None, size: int, folder:
     failures = [line for name in failed for line in found[name].failures]
     only = all(line.startswith("coverage") for line in failures)  # the one line that assumes something of the scores
     hint = "; such scores are not iid: see dpconformal diagnose, and try --discount" if only else ""
-    return f"certificate: [red]FAILS[/red]{where}: {failures[0]}{hint}"
+    return f"certificate: [red]FAILS[/red]{escape(where)}: {escape(failures[0])}{hint}"

@@ -1,7 +1,9 @@
 """Replay many series of unequal length as batches."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -30,7 +32,7 @@ def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = Tr
     Returns
     -------
     dict
-        A run for each series, without its last state.
+        A run for each series; the last state of the longest ones only.
 
     Notes
     -----
@@ -52,24 +54,27 @@ def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = Tr
         for k, series in enumerate(part):
             name = recorded.names[start + k]
             own = jnp.asarray(thresholds[k, : series.size])
-            runs[name] = dpc.Replay(own, None, jnp.asarray(series), run.levels, learner)
+            whole = series.size == longest  # else the state has seen the filling, too
+            state = jax.tree.map(lambda leaf, k=k: leaf[k], run.state) if whole else None
+            runs[name] = dpc.Replay(own, state, jnp.asarray(series), run.levels, learner)
     return runs
 
 
-def over_series(runs: dict[str, dpc.Replay], measure: str) -> np.ndarray:
+def mean_over_series(runs: dict[str, dpc.Replay], measures: Sequence[str]) -> dict[str, np.ndarray]:
     """
-    Collect a measure of each series.
+    Average measures over series.
 
     Parameters
     ----------
     runs : dict
         Runs by series.
-    measure : str
-        A variable of :func:`dpconformal.metrics.summary`.
+    measures : sequence of str
+        Variables of :func:`dpconformal.metrics.summary`.
 
     Returns
     -------
-    ndarray, shape (series, A)
-        Its values.
+    dict of ndarray, shape (A,)
+        The mean of each over the series.
     """
-    return np.stack([dpc.metrics.summary(run)[measure].values for run in runs.values()])
+    found = [dpc.metrics.summary(run) for run in runs.values()]
+    return {measure: np.mean([summary[measure].values for summary in found], axis=0) for measure in measures}

@@ -7,6 +7,7 @@ import numpy as np
 
 import dpconformal as dpc
 from dpconformal.files.reading import arrow
+from dpconformal.tables import exactly
 
 FORMATS = ("parquet", "csv", "netcdf")
 
@@ -41,7 +42,9 @@ def write_thresholds(runs: dict[str, dpc.Replay], levels: list[float], folder: P
     columns["round"] = np.concatenate([np.arange(1, run.scores.shape[0] + 1) for run in runs.values()])
     columns["score"] = np.concatenate([np.asarray(run.scores) for run in runs.values()])
     for k, level in enumerate(levels):
-        columns[f"threshold_{level:g}"] = np.concatenate([np.asarray(run.thresholds)[:, k] for run in runs.values()])
+        columns[f"threshold_{exactly(level)}"] = np.concatenate(
+            [np.asarray(run.thresholds)[:, k] for run in runs.values()]
+        )
     table = pa.table(columns)
     file = folder / f"thresholds.{form}"
     if form == "parquet":

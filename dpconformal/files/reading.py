@@ -58,6 +58,9 @@ def read_scores(
         raise ValueError(f"{path} does not exist: check the name, or pass - for standard input")
     if path.is_dir():
         raise ValueError(f"{path} is a folder: pass a file of scores")
+    if not path.is_file():  # a pipe, which can be read only once
+        content = path.read_bytes()
+        return _from_text(Text(str(path), lambda: io.BytesIO(content)), column, batch)
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty: a file of scores has a row for each round")
     if path.suffix == ".npy":
@@ -72,6 +75,9 @@ def _from_text(text: Text, column: str | None, batch: str | None) -> Recorded:
     names = text.names()
     score = choose_column(text.source, names, column, batch)
     series = None if batch is None else _named(text.source, names, batch, "--batch")
+    _apart(score, series)
+    # In a file of one column an empty line may be a score that is missing.
+    strict = len(names) == 1 and text.has_gap()
     try:
         with text.open() as data:
             table = pa.csv.read_csv(
@@ -79,7 +85,7 @@ def _from_text(text: Text, column: str | None, batch: str | None) -> Recorded:
                 pa.csv.ReadOptions(
                     column_names=names, skip_rows=text.blank, skip_rows_after_names=int(text.has_header)
                 ),
-                pa.csv.ParseOptions(delimiter=text.separator, newlines_in_values=True),
+                pa.csv.ParseOptions(delimiter=text.separator, newlines_in_values=True, ignore_empty_lines=not strict),
                 pa.csv.ConvertOptions(
                     column_types={score: pa.float64()} | ({series: pa.string()} if series else {}),
                     include_columns=[score] if series is None else [score, series],
@@ -106,6 +112,10 @@ def _from_parquet(path: Path, column: str | None, batch: str | None) -> Recorded
         names = file.schema_arrow.names
         score = choose_column(str(path), names, column, batch)
         wanted = [score] if batch is None else [score, _named(str(path), names, batch, "--batch")]
+        _apart(score, batch)
+        twice = next((name for name in wanted if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{path}: two columns are called {twice!r}; rename one")
         table = file.read(columns=wanted)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
@@ -118,7 +128,10 @@ def _from_parquet(path: Path, column: str | None, batch: str | None) -> Recorded
         raise ValueError(f"{path} has no rows: a file of scores has a row for each round")
     keys = None
     if batch is not None:
-        keys = table[batch].to_pylist()
+        kind = table[batch].type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            raise ValueError(f"{path}, column {batch!r} holds {kind}, not names of series: choose another column")
+        keys = [None if key is None or key != key or not str(key).strip() else key for key in table[batch].to_pylist()]
         if None in keys:
             raise ValueError(f"{path}, {_row(keys.index(None))}, column {batch!r}: no series; fill it in")
     return Recorded(str(path), f"column {score!r}", *group(keys, values), _row)
@@ -132,6 +145,9 @@ def _from_numpy(path: Path, column: str | None, batch: str | None) -> Recorded:
         array = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(f"{path} cannot be read as a NumPy file: {error}") from None
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ValueError(f"{path} is an archive of arrays: save one of them by itself, with numpy.save")
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
         raise ValueError(
             f"{path} holds {array.dtype} of shape {array.shape}: must be numbers of shape (T,) or (series, T)"
@@ -206,6 +222,8 @@ def choose_column(source: str, names: list[str], column: str | None, batch: str 
     if column is not None:
         return _named(source, names, column, "--column")
     others = [name for name in names if name != batch]
+    if not others:
+        raise ValueError(f"--batch {batch} is the only column of {source}: the scores need one of their own")
     called = [name for name in others if name.strip().lower() in ("score", "scores")]
     for candidates in (others, called):
         if len(candidates) == 1:
@@ -221,6 +239,11 @@ def _named(source: str, names: list[str], wanted: str, option: str) -> str:
     close = difflib.get_close_matches(wanted, names, 1)
     hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
     raise ValueError(f"{option} {wanted}: {source} has no such column; {hint}")
+
+
+def _apart(score: str, batch: str | None) -> None:
+    if score == batch:
+        raise ValueError(f"--batch {batch} is the column of the scores: name another, or leave it out")
 
 
 def _row(row: int) -> str:

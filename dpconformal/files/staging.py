@@ -38,7 +38,11 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
         raise _refused(folder, error) from None
     try:
         yield stage
-        for file in sorted(stage.iterdir()):
+        files = sorted(stage.iterdir())
+        blocked = next((folder / file.name for file in files if (folder / file.name).is_dir()), None)
+        if blocked is not None:  # before the first is moved
+            raise ValueError(f"{blocked} is a folder, in the place of a file: remove it, or choose another with --out")
+        for file in files:
             os.replace(file, folder / file.name)
     except OSError as error:
         raise _refused(folder, error) from None

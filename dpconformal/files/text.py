@@ -68,15 +68,24 @@ class Text:
             return [str(k + 1) for k in range(len(names))]
         twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
         if twice is not None:
-            raise ValueError(f"{self.source}, line 1: two columns are called {twice!r}; rename one")
+            raise ValueError(f"{self.source}, line {self.blank + 1:,}: two columns are called {twice!r}; rename one")
         return names
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Go through the rows of data with their line numbers; empty lines are none."""
+        """Go through the rows of data with their line numbers; among several columns empty lines are none."""
+        one = len(self.names()) == 1 and self.has_gap()
         with self.lines() as lines:
+            for _ in range(self.blank):
+                next(lines)
             reader = csv.reader(lines, delimiter=self.separator)
-            numbered = ((reader.line_num, row) for row in reader if row)
+            numbered = ((self.blank + reader.line_num, row) for row in reader if row or one)
             yield from itertools.islice(numbered, 1 if self.has_header else 0, None)
+
+    def has_gap(self) -> bool:
+        """Whether there is an empty line before a line that is not: in the midst of the data."""
+        with self.open() as data:
+            empty = (not line.strip() for line in itertools.islice(data, self.blank, None))
+            return any(before and not after for before, after in itertools.pairwise(empty))
 
     def place(self, row: int) -> str:
         """Return the line of a row of data, counted from 0."""
@@ -105,11 +114,11 @@ class Text:
         try:
             for line, row in self._rows():
                 where = f"{self.source}, line {line:,}"
-                if len(row) != len(names):
+                if len(row) != len(names) and (row or len(names) > 1):
                     raise ValueError(f"{where}: {len(row)} columns, and the first line has {len(names)}; mend the line")
-                value = _number(row[k])
+                value = _number(row[k]) if row else None
                 if value is None:
-                    what = f"{row[k].strip()!r} is not a number" if row[k].strip() else "nothing there"
+                    what = f"{row[k].strip()!r} is not a number" if row and row[k].strip() else "nothing there"
                     raise ValueError(
                         f"{where}, column {column!r}: {what}; mend it, or choose another column with --column"
                     )
@@ -120,8 +129,21 @@ class Text:
                     )
                 if j is not None and not row[j].strip():
                     raise ValueError(f"{where}, column {batch!r}: no series; fill it in")
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"{self.source}, line {self._undecodable():,} is no text in UTF-8; mend the line"
+            ) from None
+        except csv.Error as error:
             raise ValueError(f"{self.source}, after line {line:,}: {error}; mend the file") from None
+
+    def _undecodable(self) -> int:
+        with self.open() as data:
+            for number, line in enumerate(data, 1):
+                try:
+                    line.decode("utf-8")
+                except UnicodeDecodeError:
+                    return number
+        return 0
 
 
 def _number(text: str) -> float | None:

@@ -161,6 +161,8 @@ def curves_of(run: Replay, blocks: Blocks, steps: int | None, what: str = "level
         again: Any = replay(run.learner, run.scores, asking, run.start)
         _keep(kept, here, np.asarray(again.thresholds)[:, : here.size], scores, blocks, even)
         kept.following[here] = _following(run.learner, again.state, asking)[: here.size]
+        if run.state is None:  # the replays have come to the same end
+            kept.following[own] = _following(run.learner, again.state, asked)
     return kept
 
 

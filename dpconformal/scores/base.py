@@ -8,6 +8,7 @@ import numpy as np
 
 from dpconformal.checks import Numbers, as_numbers, complain_at, is_traced
 from dpconformal.inputs import float_dtype
+from dpconformal.scores.edges import widest
 
 
 @runtime_checkable
@@ -151,7 +152,8 @@ def read_thresholds(xp: Any, thresholds: Numbers, batch: tuple[int, ...], least:
     Returns
     -------
     array
-        Of a floating type that loses nothing of either.
+        For JAX of a floating type that loses nothing of either. For NumPy in float64, each moved up to the largest
+        number that the precision of the thresholds does not tell from it: see :func:`dpconformal.scores.edges.widest`.
 
     Raises
     ------
@@ -163,4 +165,6 @@ def read_thresholds(xp: Any, thresholds: Numbers, batch: tuple[int, ...], least:
         raise ValueError(
             f"thresholds has shape {array.shape}: must be {(*batch, 'A')}, a row of A levels for each prediction"
         )
-    return xp.asarray(array, np.result_type(float_dtype(array), least))
+    if xp is np:
+        return widest(array if array.dtype.kind == "f" else np.asarray(array, float))
+    return jnp.asarray(array, np.result_type(float_dtype(array), least))

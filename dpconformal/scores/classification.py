@@ -108,7 +108,8 @@ class APS(LabelScore):
 
     Sets grow with the difficulty of the input. Classes of equal probability are ranked by their number. From Romano,
     Sesia & Candès (2020), who randomize: without noise a label that got all but certainty has a score near 1, as a
-    hopeless one has, so a confident model gets erratic sets.
+    hopeless one has, so a confident model gets erratic sets. Probabilities are divided by their sum, which may be up to
+    0.001 away from 1.
 
     Parameters
     ----------
@@ -125,7 +126,8 @@ class APS(LabelScore):
     randomized: bool = False
 
     def _scores(self, xp: Any, p: Any, u: Any) -> Any:
-        _, mass = _ranked(xp, _summing_to_one(p))
+        p = _summing_to_one(xp, p)
+        _, mass = _ranked(xp, p)
         return xp.minimum(mass - (1 - u) * p, 1)  # rounding only
 
     def bounds(self, predictions: Numbers) -> tuple[float, float]:
@@ -166,7 +168,8 @@ class RAPS(LabelScore):
             object.__setattr__(self, "free", whole("RAPS.free", self.free, 0))
 
     def _scores(self, xp: Any, p: Any, u: Any) -> Any:
-        rank, mass = _ranked(xp, _summing_to_one(p))
+        p = _summing_to_one(xp, p)
+        rank, mass = _ranked(xp, p)
         return xp.minimum(mass - (1 - u) * p, 1) + self.penalty * xp.maximum(rank - self.free, 0).astype(p.dtype)
 
     def bounds(self, predictions: Numbers) -> tuple[float, float]:
@@ -297,11 +300,13 @@ def _probabilities(xp: Any, predictions: Numbers) -> Any:
     return p
 
 
-def _summing_to_one(p: Any) -> Any:
+def _summing_to_one(xp: Any, p: Any) -> Any:
+    """Divide probabilities by their sum, which may differ from 1 by what rounding to a few digits does."""
+    total = xp.sum(p, axis=-1, keepdims=True)
     if not is_traced(p):
-        total = np.asarray(p, float).sum(axis=-1)
-        complain_at("predictions.sum(axis=-1)", total, np.abs(total - 1) > 1e-3, "probabilities sum to 1; divide by it")
-    return p
+        sums = np.asarray(total, float)[..., 0]
+        complain_at("predictions.sum(axis=-1)", sums, np.abs(sums - 1) > 1e-3, "probabilities sum to 1; divide by it")
+    return p / total
 
 
 def _classes(labels: Numbers, shape: tuple[int, ...]) -> Any:
@@ -309,7 +314,8 @@ def _classes(labels: Numbers, shape: tuple[int, ...]) -> Any:
     same_shape("labels", array, shape[:-1], "one label for each prediction")
     if is_traced(array):
         # Negative numbers would count from the end.
-        return jnp.where((array >= 0) & (array < shape[-1]), array, shape[-1]).astype(jnp.int32)
+        fine = (array >= 0) & (array < shape[-1]) & (array == jnp.floor(array))
+        return jnp.where(fine, array, shape[-1]).astype(jnp.int32)
     wrong = (array < 0) | (array >= shape[-1]) | (array != np.floor(array))
     complain_at("labels", array, wrong, f"must be the number of a class, from 0 to {shape[-1] - 1}")
     return np.asarray(array).astype(np.int64 if array.dtype.kind != "i" else array.dtype)

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checks import Numbers, Scalar, complain_at, is_traced
@@ -137,10 +136,11 @@ def _vectors(predictions: Any) -> Any:
 
 def _factor(xp: Any, matrix: Any, name: str) -> Any:
     """Factor covariances by Cholesky; a traced one that is not positive definite gives NaN."""
-    if xp is jnp:
-        return jnp.linalg.cholesky(matrix)
-    lopsided = np.abs(matrix - np.swapaxes(matrix, -1, -2)) > 1e-9 * np.abs(matrix).max(initial=0.0)
-    complain_at(name, matrix, lopsided, "a covariance is symmetric")
-    least = np.linalg.eigvalsh(matrix)[..., 0]
-    complain_at(f"least eigenvalue of {name}", least, least <= 0, "a covariance is positive definite; add a ridge")
-    return np.linalg.cholesky(matrix)
+    if not is_traced(matrix):
+        given = np.asarray(matrix, float)
+        slack = 64 * np.finfo(matrix.dtype).eps * np.abs(given).max(initial=0.0)
+        lopsided = np.abs(given - np.swapaxes(given, -1, -2)) > slack
+        complain_at(name, given, lopsided, "a covariance is symmetric")
+        least = np.linalg.eigvalsh(given)[..., 0]
+        complain_at(f"least eigenvalue of {name}", least, least <= 0, "a covariance is positive definite; add a ridge")
+    return xp.linalg.cholesky(matrix)

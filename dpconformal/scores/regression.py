@@ -4,9 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
+from dpconformal.scores.edges import outermost
 from dpconformal.scores.intervals import Interval, between
 
 _PAIR = "one label for each prediction"
@@ -43,8 +46,7 @@ class Absolute:
         xp = namespace_of_sets(predictions, thresholds)
         (centre,) = reals(xp, predictions=predictions)
         radius = read_thresholds(xp, thresholds, centre.shape, centre.dtype)
-        centre = centre[..., None].astype(radius.dtype)
-        return between(xp, centre - radius, centre + radius)
+        return _interval(xp, centre, centre, radius, radius)
 
     def bounds(self, predictions: Numbers) -> tuple[float, float]:
         """Return the ends of the half-line."""
@@ -86,8 +88,7 @@ class Signed:
         xp = namespace_of_sets(predictions, thresholds)
         (centre,) = reals(xp, predictions=predictions)
         below, above = read_thresholds(xp, thresholds, (2, *centre.shape), centre.dtype)
-        centre = centre[..., None].astype(below.dtype)
-        return between(xp, centre - below, centre + above)
+        return _interval(xp, centre, centre, below, above)
 
     def bounds(self, predictions: Numbers) -> tuple[float, float]:
         """Return the ends of the line."""
@@ -143,8 +144,7 @@ class Normalized:
         (predictions,) = reals(xp, predictions=predictions)
         centre, unit = self._read(xp, predictions)
         radius = read_thresholds(xp, thresholds, centre.shape, centre.dtype)
-        centre, unit = (part[..., None].astype(radius.dtype) for part in (centre, unit))
-        return between(xp, centre - radius * unit, centre + radius * unit)
+        return _interval(xp, centre, centre, radius, radius, unit)
 
     def bounds(self, predictions: Numbers) -> tuple[float, float]:
         """Return the ends of the half-line."""
@@ -202,12 +202,26 @@ class CQR:
         low, high = _two(predictions, "the lower and the upper quantile")
         step = read_thresholds(xp, thresholds, low.shape if self.symmetric else (2, *low.shape), low.dtype)
         below, above = (step, step) if self.symmetric else step
-        low, high = (end[..., None].astype(step.dtype) for end in (low, high))
-        return between(xp, low - below, high + above)
+        return _interval(xp, low, high, below, above)
 
     def bounds(self, predictions: Numbers) -> tuple[float, float]:
         """Return the ends of the line."""
         return -math.inf, math.inf
+
+
+def _interval(xp: Any, low: Any, high: Any, below: Any, above: Any, unit: Any = None) -> Interval:
+    """Make the intervals [low - below·unit, high + above·unit]; by NumPy to the last bit, as the scores compare."""
+    parts = [low, high] if unit is None else [low, high, unit]
+    low, high, *units = (xp.broadcast_to(part[..., None], below.shape).astype(below.dtype) for part in parts)
+    scale = units[0] if units else xp.ones((), below.dtype)
+    ends = low - below * scale, high + above * scale
+    if xp is np:
+        bottom, top, width = low.ravel(), high.ravel(), units[0].ravel() if units else np.ones(low.size)
+        ends = (
+            outermost(lambda y, i: (bottom[i] - y) / width[i], below, ends[0], -1),
+            outermost(lambda y, i: (y - top[i]) / width[i], above, ends[1], 1),
+        )
+    return between(xp, *ends)
 
 
 def _two(predictions: Any, what: str) -> tuple[Any, Any]:

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dpconformal.checks import Numbers
+import numpy as np
+
+from dpconformal.checks import Numbers, as_numbers
 from dpconformal.pytree import register
-from dpconformal.scores.base import Score
+from dpconformal.scores.base import Score, namespace_of_sets
 from dpconformal.scores.classification import label_mask
+from dpconformal.scores.edges import outermost, widest
 from dpconformal.scores.transforms import Transform
 
 
@@ -60,7 +63,15 @@ class Transformed:
         if hasattr(self.score, "label_scores"):  # scores of classes are compared as they are, without rounding
             scores = self.transform(self.score.label_scores(predictions, **noise))
             return label_mask(scores, thresholds)
-        return self.score.set(predictions, self.transform.undo(thresholds), **noise)
+        return self.score.set(predictions, self._undone(predictions, thresholds), **noise)
+
+    def _undone(self, predictions: Any, thresholds: Numbers) -> Any:
+        """Find the largest score whose transform is at most each threshold; by NumPy to the last bit."""
+        if namespace_of_sets(predictions, thresholds) is not np:
+            return self.transform.undo(thresholds)
+        array = as_numbers("thresholds", thresholds)
+        limits = widest(array if array.dtype.kind == "f" else np.asarray(array, float))
+        return outermost(lambda s, _: self.transform.values(np, s), limits, self.transform.undo(limits), 1)
 
     def bounds(self, predictions: Any) -> tuple[float, float]:
         """Return the ends of the interval that holds every transformed score."""

@@ -25,8 +25,12 @@ class Transform(Protocol):
         """Transform scores."""
         ...
 
+    def values(self, xp: Any, s: Any) -> Any:
+        """Transform numbers that were not checked, by NumPy or JAX; NaN where the function is not defined."""
+        ...
+
     def undo(self, thresholds: Numbers) -> Any:
-        """Return thresholds to the scale of the scores: the largest score whose transform is not above each."""
+        """Return thresholds to the scale of the scores."""
         ...
 
     def image(self, low: float, high: float) -> tuple[float, float]:
@@ -64,7 +68,11 @@ class Ratio:
         (s,) = reals(xp, scores=scores)
         if not is_traced(s):
             complain_at("scores", s, s < 0, "s/(scale + s) is for scores from 0; see Rank for any")
-        return xp.where(s >= 0, s / (self.scale + s), xp.nan)
+        return self.values(xp, s)
+
+    def values(self, xp: Any, s: Any) -> Any:
+        """Transform numbers that were not checked; NaN below 0."""
+        return xp.where(s >= 0, _rising(xp, s, self.scale), xp.nan)
 
     def undo(self, thresholds: Numbers) -> Any:
         """Return thresholds to the scale of the scores."""
@@ -104,9 +112,14 @@ class Log:
         """Transform scores."""
         xp = namespace(scores)
         (s,) = reals(xp, scores=scores)
-        shifted = s + self.offset
         if not is_traced(s):
-            complain_at("scores", s, shifted <= 0, "a logarithm needs offset + score above 0; raise Log.offset")
+            wrong = s + self.offset <= 0
+            complain_at("scores", s, wrong, "a logarithm needs offset + score above 0; raise Log.offset")
+        return self.values(xp, s)
+
+    def values(self, xp: Any, s: Any) -> Any:
+        """Transform numbers that were not checked; NaN where there is no logarithm."""
+        shifted = s + self.offset
         return xp.log(xp.where(shifted > 0, shifted, xp.nan))
 
     def undo(self, thresholds: Numbers) -> Any:
@@ -167,11 +180,21 @@ class Rank:
         """Transform scores."""
         xp = namespace(scores, self.reference)
         (s,) = reals(xp, scores=scores)
+        return self.values(xp, s)
+
+    def values(self, xp: Any, s: Any) -> Any:
+        """Transform numbers that were not checked."""
         values, places, reach = self._knots(xp, s.dtype)
+        first, last = places[0], places[-1]
         below, above = xp.maximum(values[0] - s, 0), xp.maximum(s - values[-1], 0)
-        inside = xp.interp(s.ravel(), values, places).reshape(s.shape)
-        upper = places[-1] + (1 - places[-1]) * above / (reach + above)
-        return xp.where(below > 0, places[0] * reach / (reach + below), xp.where(above > 0, upper, inside))
+        right = xp.clip(xp.searchsorted(values, s), 1, max(values.size - 1, 1)) if values.size > 1 else 0
+        left = right - 1 if values.size > 1 else 0
+        gap = xp.where(values[right] > values[left], values[right] - values[left], 1)
+        inside = places[left] + (s - values[left]) / gap * (places[right] - places[left])
+        inside = xp.where(s >= values[right], places[right], xp.minimum(inside, places[right]))  # never falls
+        lower = xp.minimum(first * (reach / (reach + below)), first)
+        upper = last + (1 - last) * _rising(xp, above, reach)
+        return xp.where(below > 0, lower, xp.where(above > 0, upper, inside))
 
     def undo(self, thresholds: Numbers) -> Any:
         """Return thresholds to the scale of the scores."""
@@ -189,6 +212,13 @@ class Rank:
     def image(self, low: float, high: float) -> tuple[float, float]:
         """Return 0 and 1."""
         return 0.0, 1.0
+
+
+def _rising(xp: Any, s: Any, scale: Any) -> Any:
+    """Compute s/(scale + s) for s ≥ 0 as 1/(1 + scale/s), which does not fall anywhere, not even by rounding."""
+    positive = xp.where(s > 0, s, 1)
+    with np.errstate(over="ignore"):
+        return xp.where(s > 0, 1 / (1 + scale / positive), xp.where(s == 0, 0, xp.nan))
 
 
 def _thresholds(thresholds: Numbers, *also: Any) -> tuple[Any, Any]:

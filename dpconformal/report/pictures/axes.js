@@ -2,12 +2,19 @@
 let paperWidth = null; // while printing
 let titles = 0;
 
+// Names of ticks, with as many digits as it takes to tell them apart.
+function distinct(values, format) {
+  let names = [];
+  for (let digits = 4; digits < 16 && new Set(names).size < values.length; digits++) names = values.map((value) => format(value, digits));
+  return names;
+}
+
 // On paper a figure is lower than on a screen, so that two fit on a page.
-function axes(place, { x, y, xName, yName, title, height, paper = 215, yFormat = (v) => num(v), xFormat = whole }) {
+function axes(place, { x, y, xName, yName, title, height, paper = 215, yFormat = num, xFormat = whole }) {
   const width = Math.max(240, Math.floor(paperWidth ?? place.clientWidth));
   const tall = Math.min(height(width), paperWidth ? paper : Infinity);
   const yTicks = ticks(y[0], y[1], Math.max(3, Math.round((tall - 60) / 50)));
-  const names = yTicks.map(yFormat);
+  const names = distinct(yTicks, yFormat);
   const left = 12 + 7 * Math.max(...names.map((name) => name.length), 2);
   const inner = { left, right: width - 14, top: 24, bottom: tall - 36 };
   const xTicks = ticks(x[0], x[1], Math.max(2, Math.round((inner.right - left) / 95)));
