@@ -46,13 +46,14 @@ demo: $(VENV)/.ready
 	@$(BIN)/dpconformal demo
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 coverage: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov --cov-fail-under=95
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-fail-under=95
 
+# With optimised programs, as users run them.
 test-core: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) -m core tests
+	XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) -m core tests
 
 test-thorough: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-show-statistics

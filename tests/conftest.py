@@ -3,6 +3,10 @@
 import os
 import pathlib
 
+# Half of the time is compilation. Unoptimised programs compile faster, and round otherwise: what holds under both, here
+# and with optimisation in `make test-core`, does not hang on a rounding. JAX reads this when it starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 import hypothesis
 import jax
 from jaxtyping import install_import_hook

@@ -11,6 +11,8 @@ import xarray as xr
 
 from dpconformal.experiments.drift import DISCOUNTS, RIVALS, STREAMS, TRUTH, drift, plot_drift, tabulate_drift
 
+pytestmark = pytest.mark.xdist_group("experiment_drift")  # one worker, so that what is fitted once is fitted once
+
 module = importlib.import_module("dpconformal.experiments.drift")  # the package has a function of this name
 
 matplotlib.use("Agg")

@@ -18,6 +18,8 @@ from dpconformal.experiments.frequentist import (
     tabulate_frequentist,
 )
 
+pytestmark = pytest.mark.xdist_group("experiment_frequentist")  # one worker, so that what is fitted once is fitted once
+
 module = importlib.import_module("dpconformal.experiments.frequentist")  # the package has a function of this name
 
 matplotlib.use("Agg")

@@ -17,6 +17,8 @@ from dpconformal.experiments.garch import garch_scores
 from dpconformal.experiments.prices import read_prices
 from dpconformal.experiments.stock import LEVELS, plot_stock, stock, tabulate_stock
 
+pytestmark = pytest.mark.xdist_group("experiment_stock")  # one worker, so that what is fitted once is fitted once
+
 matplotlib.use("Agg")
 DAYS = pd.bdate_range("2019-11-01", periods=140)
 

@@ -22,6 +22,8 @@ from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.dirichlet.sticks_model import SticksModel
 from dpconformal.priors import Beta, Histogram, Uniform, from_numpyro
 
+pytestmark = pytest.mark.xdist_group("models")  # one worker, so that what is fitted once is fitted once
+
 SCORES = np.random.default_rng(0).beta(2, 5, 200)
 POINTS = np.arange(1, 10) / 10
 LEVELS = np.array([0.1, 0.5, 0.9])

@@ -59,8 +59,10 @@ def both(learner, scores, levels=LEVELS, atol=1e-10, **options):
 @pytest.mark.core
 @pytest.mark.parametrize("name", VARIANTS)
 def test_agrees_with_the_scan_on_every_sequence(name):
+    # Between atoms a threshold is the prior's quantile at (level - mass)/λ: with λ = 1e-9 the last bit counts much.
+    atol = 1e-6 if name == "exact light prior" else 1e-10
     for scores in sequences(150).values():
-        both(VARIANTS[name], scores)
+        both(VARIANTS[name], scores, atol=atol)
 
 
 @pytest.mark.parametrize("name", ["exact swinging", "exact discounted", "quantized", "quantized forgetful"])
