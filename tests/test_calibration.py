@@ -310,3 +310,5 @@ def test_arviz_draws_the_same_pits(right):
         diagnostics.plot_ecdf_pit(np.random.default_rng(0).random(100))
     with pytest.raises(ValueError, match=r"mean\[1\] = 1.5"):
         diagnostics.plot_ecdf_pit({"mean": [0.2, 1.5]})
+    with pytest.raises(ValueError, match=r"pits have unequal lengths, \{'a': 2, 'b': 1\}"):
+        diagnostics.plot_ecdf_pit({"a": [0.2, 0.5], "b": [0.1]})

@@ -65,7 +65,11 @@ def as_datatree(pits: Any) -> Any:
     """
     pits = getattr(pits, "pits", pits)
     named = pits if isinstance(pits, dict) else {"pit": pits}
-    return arviz("base").from_dict({"prior_sbc": {key: _chain(key, value) for key, value in named.items()}})
+    chains = {key: _chain(key, value) for key, value in named.items()}
+    sizes = {key: chain.size for key, chain in chains.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"pits have unequal lengths, {sizes}: ArviZ draws them over the same rounds")
+    return arviz("base").from_dict({"prior_sbc": chains})
 
 
 def _chain(name: str, values: Numbers) -> np.ndarray:
