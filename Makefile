@@ -81,4 +81,4 @@ notebooks: $(VENV)/.ready
 	$(BIN)/python notebooks/execute.py
 
 clean:
-	rm -rf .venv .venv-* docs/_build docs/api docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-* docs/_build docs/api docs/notebooks results .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

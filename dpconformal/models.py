@@ -176,7 +176,9 @@ def from_sklearn(
     if classifies and classes is None:
         classes = getattr(estimator, "classes_", None)
         if classes is None:
-            raise ValueError("classes = None: a classifier that was not fitted must be told all classes")
+            raise ValueError(
+                "classes = None: all classes must be told of a classifier that was not fitted, from_sklearn(…, classes=[…])"
+            )
     if not classifies and classes is not None:
         raise ValueError(f"classes = {classes!r}: {type(estimator).__name__} is no classifier; leave them out")
     method = "predict_proba" if classifies else "predict"

@@ -211,6 +211,7 @@ def test_diagnose_tells_iid_from_drift(run, tmp_path):
     assert list(table["series"]) == ["a"] * 5 + ["b"] * 5
     code, out, _ = run("diagnose", "scores.csv", "--levels", "0.9", "--prior", "beta:50,1")
     assert re.search(r"often enough\? +too often", out)
+    assert "try --prior histogram:OLD_SCORES" in out.replace("\n", " ")
     assert max(len(line) for line in out.splitlines() if "results/" not in line) <= 80  # a path is never broken
     pd.DataFrame({"score": SCORES[:15]}).to_csv("short.csv", index=False)
     code, _, err = run("diagnose", "short.csv")
@@ -227,6 +228,9 @@ MISTAKES = {
     ("replay", "scores.csv", "--levels", "90"): "--levels 90: 90 is no confidence level; 90 % is 0.9",
     ("replay", "scores.csv", "--levels", "a"): "--levels a: 'a' is no number",
     ("replay", "scores.csv", "--learner", "best"): "learner 'best' is not known: the learners are exact, quantized",
+    ("replay", "scores.csv", "--learner", "Exat"): "learner 'Exat' is not known: did you mean exact?",
+    ("compare", "scores.csv", "--prior", "half-cauchy:1"): "quantized needs a prior with an end",
+    ("replay", "scores.csv", "--levels", "90%"): "90 % is 0.9",
     ("replay", "scores.csv", "--learner", "exact,erm"): "one at a time",
     ("replay", "scores.csv", "--learner", "quantized", "--bins", "0"): "Quantized.bins = 0",
     (
@@ -264,7 +268,13 @@ def test_a_wrong_range_names_the_line(run):
     pd.DataFrame({"score": np.where(np.arange(300) == 40, 3.5, SCORES)}).to_csv("wide.csv", index=False)
     code, _, err = run("replay", "wide.csv")
     assert code == 2
-    assert "wide.csv, line 42, column 'score': score 3.5 lies outside [0, 1]; widen it with --range LOW,HIGH" in err
+    assert (
+        "wide.csv, line 42, column 'score': score 3.5 lies outside [0, 1]; that is the range of exact: widen it" in err
+    )
+    pd.DataFrame({"score": SCORES - 0.2}).to_csv("signed.csv", index=False)
+    code, _, err = run("replay", "signed.csv", "--prior", "half-cauchy:1")
+    assert code == 2
+    assert "of signed errors take the absolute values" in err
 
 
 def test_every_learner_can_be_asked_for_by_name():
@@ -278,6 +288,7 @@ def test_every_learner_can_be_asked_for_by_name():
         Settings(concentration=2.0),
     )
     assert [own["aci:window=7"].window, own["sliding-erm:window=3"].window] == [7, 3]
+    assert make_learners("aci:rate=0.02", [0.5], Settings())["aci:rate=0.02"].rate == 0.02
     assert own["quantized:bins=8:discount=0.9"].schedule == dpc.schedules.Dirichlet(2.0)
 
 

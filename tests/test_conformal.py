@@ -328,7 +328,7 @@ BAD = {
     "pass an instance with a predict method": lambda: models.from_sklearn(LinearRegression),
     "has no predict_proba": lambda: models.from_sklearn(LinearSVC(), frozen=True),
     "has no partial_fit: say refit_every=100": lambda: models.from_sklearn(GradientBoostingRegressor()),
-    "must be told all classes": lambda: models.from_sklearn(SGDClassifier(loss="log_loss")),
+    "all classes must be told of a classifier": lambda: models.from_sklearn(SGDClassifier(loss="log_loss")),
     "window = 5: only a fit on the last labels": lambda: models.from_sklearn(SGDRegressor(), window=5),
     "a frozen estimator does not learn": lambda: models.from_sklearn(SGDRegressor(), refit_every=5, frozen=True),
 }

@@ -308,6 +308,7 @@ BAD = {
     "thresholds has shape (2,): must be (2, 'A')": lambda: scores.Absolute().set([1.0, 2.0], [0.5, 0.5]),
     "labels[0] = 3: must be the number of a class, from 0 to 2": lambda: scores.LAC()([[0.5, 0.5, 0.0]], [3]),
     "labels[0] = -1": lambda: scores.LAC()([[0.5, 0.5, 0.0]], [-1]),
+    "labels are names: pass their numbers": lambda: scores.LAC()([[0.5, 0.5]], ["a"]),
     "labels[0] = 0.5": lambda: scores.LAC()([[0.5, 0.5, 0.0]], [0.5]),
     "predictions[0, 1] = 1.5: a probability lies in [0, 1]": lambda: scores.LAC()([[0.5, 1.5]], [0]),
     "predictions.sum(axis=-1)[0] = 0.75": lambda: scores.APS()([[0.5, 0.25]], [0]),

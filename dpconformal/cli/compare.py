@@ -52,7 +52,7 @@ def compare(
     level = min(asked, key=lambda a: abs(a - 0.9)) if shown is None else shown
     said = options.settings(ends, prior, bins, discount, concentration, window)
     made = make_learners(learners, asked, said)
-    recorded = options.read(scores, column, batch, list(made.values()), ends)
+    recorded = options.read(scores, column, batch, made, ends)
     with staged(out) as folder:
         runs, seconds = {}, {}
         for name in track(list(made), "comparing"):

@@ -68,7 +68,7 @@ def diagnose(
     if "," in learner:
         raise ValueError(f"--learner {learner}: one at a time")
     made = make_learners(learner, asked, said)[learner]
-    recorded = options.read(scores, column, batch, [made], ends)
+    recorded = options.read(scores, column, batch, {learner: made}, ends)
     short = [name for name, series in zip(recorded.names, recorded.scores, strict=True) if series.size < 2 * _LAGS]
     if short:
         raise ValueError(
@@ -98,6 +98,12 @@ def diagnose(
         "distribution. [bold]misses[/bold]: pure chance if they neither cluster nor avoid each other.",
         highlight=False,
     )
+    if any(row.answer == "too often" for rows in answers.values() for row in rows):
+        console.print(
+            "[bold]too often[/bold]: sets are wider than they need be. Early on, and with a discount for good, a prior "
+            "far from the scores does that: try --prior histogram:OLD_SCORES, or half-cauchy with a typical score.",
+            highlight=False,
+        )
     where = f" (pictures of series {next(iter(runs))})" if list(runs) != [""] else ""
     console.print(f"written to {out}/: {', '.join(files)}{where}", highlight=False, markup=False, soft_wrap=True)
 

@@ -1,5 +1,7 @@
 """Learners by name, from the options of a command."""
 
+import difflib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +23,8 @@ class Settings(NamedTuple):
         Sizes.
     discount, concentration : float, optional
         β, and a Dirichlet schedule in the place of 1/√t.
+    rate : float, optional
+        Of the steps of ACI, SF-OGD and PID.
     """
 
     low: float = 0.0
@@ -30,6 +34,7 @@ class Settings(NamedTuple):
     window: int | None = None
     discount: float | None = None
     concentration: float | None = None
+    rate: float | None = None
 
 
 class Kind(NamedTuple):
@@ -72,15 +77,21 @@ KINDS = {
     "split": Kind((), lambda _, s: dpc.SplitConformal(s.low, s.high)),
     "nexcp": Kind(("discount",), lambda _, s: dpc.NExCP(**_given(discount=s.discount), low=s.low, high=s.high)),
     "ogd": _grid(dpc.OGD),
-    "sfogd": _grid(dpc.SFOGD),
+    "sfogd": _grid(dpc.SFOGD, "rate"),
     "saocp": _grid(dpc.SAOCP),
-    "aci": _grid(dpc.ACI, "window"),
+    "aci": _grid(dpc.ACI, "window", "rate"),
     "dtaci": _grid(dpc.DtACI, "window"),
     "agaci": _grid(dpc.AgACI, "window"),
-    "pid": _grid(dpc.PID, "window"),
+    "pid": _grid(dpc.PID, "window", "rate"),
     "mvp": _grid(dpc.MVP),
 }
-_NUMBERS: dict[str, Callable[[str], Any]] = {"bins": int, "window": int, "discount": float, "concentration": float}
+_NUMBERS: dict[str, Callable[[str], Any]] = {
+    "bins": int,
+    "window": int,
+    "discount": float,
+    "concentration": float,
+    "rate": float,
+}
 
 
 def make_learners(specs: str, levels: Sequence[float], settings: Settings) -> dict[str, Any]:
@@ -117,12 +128,16 @@ def make_learners(specs: str, levels: Sequence[float], settings: Settings) -> di
     for spec in (part.strip() for part in specs.split(",")):
         name, *own = spec.split(":")
         if name not in KINDS:
-            raise ValueError(f"learner {name!r} is not known: the learners are {', '.join(KINDS)}")
+            close = difflib.get_close_matches(name.lower(), KINDS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"the learners are {', '.join(KINDS)}"
+            raise ValueError(f"learner {name!r} is not known: {hint}")
         if spec in learners:
             raise ValueError(f"learner {spec!r} is asked for twice")
         kind = KINDS[name]
         taken |= set(kind.takes)
         mine = settings._replace(**dict(_setting(name, part) for part in own))
+        if name == "quantized" and not math.isfinite(float(_prior(mine).support[1])):
+            raise ValueError("quantized needs a prior with an end, for its bins: give another --prior, or leave it out")
         learners[spec] = kind.make(levels, mine)
     for field, value in zip(Settings._fields, settings, strict=True):
         if value is not None and field not in taken:

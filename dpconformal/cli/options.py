@@ -71,7 +71,9 @@ def read_levels(text: str) -> list[float]:
         try:
             level = float(part)
         except ValueError:
-            raise ValueError(f"--levels {text}: {part.strip()!r} is no number; write --levels 0.5,0.9") from None
+            raise ValueError(
+                f"--levels {text}: {part.strip()!r} is no number; 90 % is 0.9, as in --levels 0.5,0.9"
+            ) from None
         if not 0 <= level <= 1:
             raise ValueError(f"--levels {text}: {part.strip()} is no confidence level; 90 % is 0.9")
         levels.append(level)
@@ -137,7 +139,7 @@ def settings(
     return Settings(low, high, belief, bins, window, discount, concentration)
 
 
-def read(source: str, column: str | None, batch: str | None, learners: Any, ends: str | None) -> Recorded:
+def read(source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None) -> Recorded:
     """
     Read scores and hold them to the supports of the learners.
 
@@ -145,7 +147,7 @@ def read(source: str, column: str | None, batch: str | None, learners: Any, ends
     ----------
     source, column, batch, ends
         The options.
-    learners : sequence of Learner
+    learners : dict of str to Learner
         Who will see them.
 
     Returns
@@ -153,13 +155,13 @@ def read(source: str, column: str | None, batch: str | None, learners: Any, ends
     Recorded
         The scores.
     """
-    supports = [tuple(map(float, learner.support)) for learner in learners]
-    if ends is not None and read_range(ends) not in supports:
+    supports = {name: tuple(map(float, learner.support)) for name, learner in learners.items()}
+    if ends is not None and read_range(ends) not in supports.values():
         raise ValueError(
             f"--range {ends} means nothing beside this --prior, which has a range of its own: leave it out"
         )
     for file in track([source], "reading"):
         recorded = read_scores(file, column, batch)
-    for low, high in supports:
-        recorded.check(low, high, "widen it with --range LOW,HIGH, or rescale the scores")
+    for name, (low, high) in supports.items():
+        recorded.check(low, high, f"that is the range of {name}: widen it with --range LOW,HIGH, or rescale the scores")
     return recorded

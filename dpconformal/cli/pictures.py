@@ -44,6 +44,8 @@ def draw_comparison(runs: dict[str, dict[str, dpc.Replay]], level: float) -> Any
         # Restless lines go thin and behind calm ones, which they would hide.
         restless = float(np.abs(np.diff(np.where(np.isfinite(line), line, 0))).sum())
         style = {"color": colours[name], "linewidth": 1.4, "label": name, "zorder": 3 + 1 / (1 + restless)}
+        if colours[name] in _SPARE:  # a variant, which may lie upon what it varies
+            style |= {"linestyle": (0, (5, 2)), "zorder": 5}
         above.plot(time[::thin], line, **style | {"linewidth": 0.6 if restless > 50 * _height(first) else 1.4})
         rolling = np.asarray(dpc.metrics.rolling_coverage(run, window))[:, k]
         middle.plot(time[window - 1 :][::thin], rolling[::thin], **style)

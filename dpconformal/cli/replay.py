@@ -55,7 +55,7 @@ def replay(
     if "," in learner:
         raise ValueError(f"--learner {learner}: one at a time; dpconformal compare runs several")
     made = make_learners(learner, asked, said)[learner]
-    recorded = options.read(scores, column, batch, [made], ends)
+    recorded = options.read(scores, column, batch, {learner: made}, ends)
     with staged(out) as folder:
         runs = replay_series(made, recorded, asked)
         summary = _summary(runs)

@@ -60,6 +60,8 @@ class Recorded(NamedTuple):
             row, k, i = min(found)
             more = sum(bad.size for bad in wrong) - 1
             others = f" ({more:,} more like it)" if more else ""
+            if self.scores[k][i] < 0 <= low:
+                remedy = "a score says how badly a prediction failed, so of signed errors take the absolute values"
             raise ValueError(
                 f"{self.source}, {self.place(row)}, {self.column}: score {self.scores[k][i]:g} lies outside "
                 f"[{low:g}, {high:g}]{others}; {remedy}"

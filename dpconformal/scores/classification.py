@@ -310,6 +310,8 @@ def _summing_to_one(xp: Any, p: Any) -> Any:
 
 
 def _classes(labels: Numbers, shape: tuple[int, ...]) -> Any:
+    if not is_traced(labels) and np.asarray(labels).dtype.kind in "USO":
+        raise ValueError("labels are names: pass their numbers, such as numpy.searchsorted(model.classes_, labels)")
     array = as_numbers("labels", labels)
     same_shape("labels", array, shape[:-1], "one label for each prediction")
     if is_traced(array):
