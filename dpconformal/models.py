@@ -177,7 +177,7 @@ def from_sklearn(
         classes = getattr(estimator, "classes_", None)
         if classes is None:
             raise ValueError(
-                "classes = None: all classes must be told of a classifier that was not fitted, from_sklearn(…, classes=[…])"
+                "classes = None: all classes must be told of a classifier that was not fitted yet, by classes=[…]"
             )
     if not classifies and classes is not None:
         raise ValueError(f"classes = {classes!r}: {type(estimator).__name__} is no classifier; leave them out")
