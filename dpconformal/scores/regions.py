@@ -25,6 +25,12 @@ class Ball:
         Thresholds.
     order : float
         Of the norm.
+
+    Examples
+    --------
+    >>> ball = Ball(np.zeros((1, 2)), np.array([[1.0, 2.0]]), 2.0)
+    >>> ball.contains([[0.0, 1.5]]), ball.volume.round(3)
+    (array([[False,  True]]), array([[ 3.142, 12.566]]))
     """
 
     centre: Any  # (..., D)
@@ -59,6 +65,12 @@ class EllipsoidRegion(NamedTuple):
         Lower triangular L with L Lᵀ = Σ.
     radius : array, shape (..., A)
         Thresholds.
+
+    Examples
+    --------
+    >>> region = EllipsoidRegion(np.zeros((1, 2)), np.array([[[2.0, 0.0], [0.0, 1.0]]]), np.array([[1.0]]))
+    >>> region.contains([[1.9, 0.0]]), region.contains([[0.0, 1.9]])
+    (array([[ True]]), array([[False]]))
     """
 
     centre: Any  # (..., D)
