@@ -65,9 +65,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     shape = found.shape
     with np.errstate(invalid="ignore"):
         seen = found / rounds if rounds else np.full(shape, np.nan)
-    # The quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k); shapes of 0 are the ends themselves.
-    least = special.betaincinv(np.maximum(found, 1), rounds - found + 1, tail)
-    most = special.betaincinv(found + 1, np.maximum(rounds - found, 1), 1 - tail)
+    least, most = clopper_pearson(found, rounds, tail)
     ends = [np.array([getattr(line, name) for line in lines], float).reshape(shape) for name in ("low", "high")]
     if not isinstance(run.learner, (Exact, Quantized, Head)):  # what others are held to is not their own
         ends = [np.full(shape, np.nan)] * 2
@@ -75,8 +73,8 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     bounds = _theorem_3(run, delta, shape)
     variables: dict[str, Any] = {
         "coverage": seen,
-        "low": np.where(found == 0, 0.0, least),
-        "high": np.where(found == rounds, 1.0, most),
+        "low": least,
+        "high": most,
         "band_low": ends[0],
         "band_high": ends[1],
         "theorem_low": bounds[0],
@@ -89,6 +87,35 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
         data["levels"] = ([*_batch(run), "level"], np.asarray(run.levels, float))
     attrs = {"diagnostics": "coverage", "learner": repr(run.learner), "rounds": rounds}
     return data.assign_attrs(attrs | {"prob": float(prob), "delta": delta})
+
+
+def clopper_pearson(count: np.ndarray, rounds: int, tail: float) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Bound the chance behind a count by the interval of Clopper and Pearson.
+
+    Parameters
+    ----------
+    count : ndarray of int
+        Rounds in which it happened.
+    rounds : int
+        Out of how many.
+    tail : float
+        Probability that is left out on each side.
+
+    Returns
+    -------
+    tuple of ndarray
+        Lower and upper ends.
+
+    Examples
+    --------
+    >>> [end.round(3) for end in clopper_pearson(np.array([0, 45, 50]), 50, 0.025)]
+    [array([0.   , 0.782, 0.929]), array([0.071, 0.967, 1.   ])]
+    """
+    # The quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k); shapes of 0 are the ends themselves.
+    low = special.betaincinv(np.maximum(count, 1), rounds - count + 1, tail)
+    high = special.betaincinv(count + 1, np.maximum(rounds - count, 1), 1 - tail)
+    return np.where(count == 0, 0.0, low), np.where(count == rounds, 1.0, high)
 
 
 def _theorem_3(run: Replay, delta: float, shape: tuple[int, ...]) -> list[np.ndarray]:

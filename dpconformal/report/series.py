@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.diagnostics import coverage_curve
+from dpconformal.diagnostics.coverage import clopper_pearson
 from dpconformal.metrics import coverage, quantile_loss
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
@@ -12,7 +13,7 @@ from dpconformal.report.blocks import Blocks, blocks_of
 from dpconformal.report.curves import Curves, curves_of
 from dpconformal.report.encode import packed_counts, packed_rows, plain
 from dpconformal.report.losses import LONGEST, Losses, losses_of
-from dpconformal.report.shares import chance_band, histogram, interval
+from dpconformal.report.shares import TAIL, chance_band, histogram
 from dpconformal.theory import certify
 
 DOTS = 1500
@@ -69,7 +70,7 @@ def series_of(name: str, run: Replay, steps: int | None, progress: bool = False)
 
 def _encoded(curves: Curves, blocks: Blocks) -> dict[str, Any]:
     rounds = blocks.window * blocks.size
-    ends = interval(curves.covered.sum(axis=1), blocks.rounds)
+    ends = clopper_pearson(curves.covered.sum(axis=1), blocks.rounds, TAIL)
     band = [count / rounds for count in chance_band(curves.levels, rounds)]
     return {
         "thresholds": packed_rows(curves.thresholds),

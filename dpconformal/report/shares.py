@@ -3,39 +3,11 @@
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from dpconformal.report.blocks import Blocks
 from dpconformal.report.curves import Curves
 
 TAIL = 0.025  # on each side: 95 % between
-
-
-def interval(count: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Bound the chance behind a count by the 95 % interval of Clopper and Pearson.
-
-    Parameters
-    ----------
-    count : ndarray of int
-        Rounds in which it happened.
-    rounds : int
-        Out of how many.
-
-    Returns
-    -------
-    tuple of ndarray
-        Lower and upper ends.
-
-    Examples
-    --------
-    >>> [end.round(3) for end in interval(np.array([0, 45, 50]), 50)]
-    [array([0.   , 0.782, 0.929]), array([0.071, 0.967, 1.   ])]
-    """
-    # The quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k); shapes of 0 are the ends themselves.
-    low = special.betaincinv(np.maximum(count, 1), rounds - count + 1, TAIL)
-    high = special.betaincinv(count + 1, np.maximum(rounds - count, 1), 1 - TAIL)
-    return np.where(count == 0, 0.0, low), np.where(count == rounds, 1.0, high)
 
 
 def chance_band(chance: np.ndarray, tosses: int) -> tuple[np.ndarray, np.ndarray]:
