@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 import dpconformal as dpc
+from dpconformal.canvas import pyplot
 from dpconformal.cli import options
 from dpconformal.cli.methods import make_learners
 from dpconformal.cli.pictures import draw_comparison
@@ -62,6 +63,7 @@ def compare(
         frame.to_csv(folder / "compare.csv", index=False)
         figure = draw_comparison(runs, level)
         figure.savefig(folder / "compare.png", dpi=150)
+        pyplot().close(figure)
         files = sorted(file.name for file in folder.iterdir())
     console.print(
         "[bold]loss[/bold]: mean quantile loss over all levels and rounds, the lower the better; ∞ where a threshold "

@@ -81,9 +81,10 @@ def diagnose(
         for name in track(list(runs), "asking"):
             run = runs[name]
             width = max(_LAGS, run.scores.shape[0] // 10) if rolling is None else rolling
-            answers[name] = _questions(run, width, seed)
+            ranks = dpc.diagnostics.smoothed_ranks(np.asarray(run.scores), seed)
+            answers[name] = _questions(run, ranks, width)
             if len(answers) == 1:
-                _pictures(run, width, seed, folder)
+                _pictures(run, ranks, width, folder)
         for name in list(answers)[:_SHOWN]:
             which = f", series {name}" if name else ""
             title = f"{Path(recorded.source).name}{which}: {runs[name].scores.shape[0]:,} scores; coverage of {learner}"
@@ -108,8 +109,7 @@ def diagnose(
     console.print(f"written to {out}/: {', '.join(files)}{where}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _questions(run: dpc.Replay, window: int, seed: int) -> list[Answer]:
-    ranks = dpc.diagnostics.smoothed_ranks(np.asarray(run.scores), seed)
+def _questions(run: dpc.Replay, ranks: np.ndarray, window: int) -> list[Answer]:
     uniform = dpc.diagnostics.uniformity(ranks)
     order = float(ljung_box(ranks[:, None], _LAGS)[1][0])
     rows = [
@@ -147,8 +147,7 @@ def _chance(p: float) -> str:
     return "p < 1e-16" if p < 1e-16 else f"p = {p:.2g}"
 
 
-def _pictures(run: dpc.Replay, window: int, seed: int, folder: Path) -> None:
-    ranks = dpc.diagnostics.smoothed_ranks(np.asarray(run.scores), seed)
+def _pictures(run: dpc.Replay, ranks: np.ndarray, window: int, folder: Path) -> None:
     drawn: dict[str, Any] = {
         "ranks.png": dpc.diagnostics.plot_uniformity(ranks),
         "coverage.png": dpc.diagnostics.plot_coverage(run),

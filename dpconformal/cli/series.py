@@ -11,7 +11,7 @@ import dpconformal as dpc
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded
 
-_NUMBERS = 2**24  # thresholds in memory at a time
+_NUMBERS = 2**24  # thresholds of one batch
 
 
 def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = True) -> dict[str, dpc.Replay]:
@@ -46,9 +46,8 @@ def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = Tr
     for start in track(blocks, "replaying", show=show):
         part = recorded.scores[start : start + size]
         filled = np.stack([np.pad(series, (0, longest - series.size), mode="edge") for series in part])
-        filled = np.pad(
-            filled, ((0, size - len(part)), (0, 0)), mode="edge"
-        )  # the last block is as large as the others
+        # The last block is as large as the others, so that one program serves them all.
+        filled = np.pad(filled, ((0, size - len(part)), (0, 0)), mode="edge")
         run: Any = dpc.replay(learner, filled, levels)
         thresholds = np.asarray(run.thresholds)
         for k, series in enumerate(part):
