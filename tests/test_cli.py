@@ -336,4 +336,10 @@ def test_forecasts_of_the_demo_know_the_past_only():
     returns, spread = stream.returns, stream.predictions[:, 1]
     np.testing.assert_allclose(spread[1:] ** 2, 0.94 * spread[:-1] ** 2 + 0.06 * returns[:-1] ** 2)
     np.testing.assert_allclose(stream.tomorrow[1] ** 2, 0.94 * spread[-1] ** 2 + 0.06 * returns[-1] ** 2)
-    assert set(demo.rivals())
+    claim = demo.rivals()["  normal prior"].prior  # of abs(return)/forecast, squeezed by s/(1 + s)
+    for s in (0.25, 1.0, 3.0):
+        x = s / (1 + s)
+        edges = np.asarray(claim.edges)
+        low, high = edges[edges <= x + 1e-12].max(), edges[edges >= x - 1e-12].min()
+        ends = [float(dpc.priors.HalfNormal().cdf(e / (1 - e))) for e in (low, high)]
+        assert ends[0] - 1e-4 <= float(claim.cdf(x)) <= ends[1] + 1e-4

@@ -1,6 +1,7 @@
 """Every faster way agrees with the generic scan: kernels, threads, batches, blocks, tracing, summaries."""
 
 import contextlib
+import os
 import sys
 
 import jax
@@ -60,7 +61,9 @@ def both(learner, scores, levels=LEVELS, atol=1e-10, **options):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_agrees_with_the_scan_on_every_sequence(name):
     # Between atoms a threshold is the prior's quantile at (level - mass)/λ: with λ = 1e-9 the last bit counts much.
-    atol = 1e-6 if name == "exact light prior" else 1e-10
+    # Optimised, the two ways round alike all the same; compiled without, they need not.
+    plain = "optimization_level=0" in os.environ.get("XLA_FLAGS", "")
+    atol = 1e-6 if plain and name == "exact light prior" else 1e-10
     for scores in sequences(150).values():
         both(VARIANTS[name], scores, atol=atol)
 
