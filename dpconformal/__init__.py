@@ -22,6 +22,7 @@ from dpconformal import (
 from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
 from dpconformal.catalogue import learners
+from dpconformal.checkpoints import Checkpoint, load, save
 from dpconformal.compilation import compilation_cache
 from dpconformal.conformal import Conformal, conformalize
 from dpconformal.heads import Corrected, Credible
@@ -40,6 +41,7 @@ __all__ = [
     "SFOGD",
     "AgACI",
     "Belief",
+    "Checkpoint",
     "Conformal",
     "Corrected",
     "Credible",
@@ -60,6 +62,7 @@ __all__ = [
     "dirichlet",
     "experiments",
     "learners",
+    "load",
     "metrics",
     "models",
     "plots",
@@ -67,6 +70,7 @@ __all__ = [
     "rates",
     "replay",
     "report",
+    "save",
     "schedules",
     "scores",
     "streams",

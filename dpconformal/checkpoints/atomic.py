@@ -1,0 +1,106 @@
+"""A file that is there whole or not at all, whatever happens while it is written."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+# What open() answers where a file system has no files without a name.
+_UNNAMED_REFUSED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
+
+
+def write_whole(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
+    """
+    Write a file so that at every moment its name stands for the old content or the new, and the new one is on the disk.
+
+    The content goes to a file in the same folder that has no name until it is complete, so that a process that is
+    killed leaves nothing behind that is half written. Where the system has no such files, a hidden name is used.
+
+    Parameters
+    ----------
+    path : path
+        What to write or replace. A symbolic link stays one; what it points at is replaced.
+    parts : iterable of bytes-like
+        The content.
+
+    Raises
+    ------
+    ValueError
+        If the folder is not there, or the path is a folder.
+    OSError
+        If the disk is full or refuses otherwise. The old content is untouched then.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_whole(f"{folder}/a", [b"one", b"two"])
+    ...     Path(folder, "a").read_bytes()
+    b'onetwo'
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise ValueError(f"path = {str(path)!r} is a folder: name a file in it")
+    if not target.parent.is_dir():
+        raise ValueError(f"path = {str(path)!r}: there is no folder {target.parent}; make it first")
+    parts = list(parts)  # they may be written twice
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        waiting = f".{target.name}.new"
+        while True:
+            if not _write_unnamed(folder, waiting, parts):
+                _write_hidden(folder, waiting, parts)
+            try:
+                os.rename(waiting, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except FileNotFoundError:  # another process that writes the same file has taken ours: once more
+                continue
+            os.fsync(folder)  # the name, too, must be on the disk before anybody relies on it
+            return
+    except OSError as error:
+        raise OSError(error.errno, f"cannot be written: {error.strerror}", str(path)) from None
+    finally:
+        os.close(folder)
+
+
+def _write_unnamed(folder: int, name: str, parts: list[Any]) -> bool:
+    """Name a file when it is complete; False where the system cannot."""
+    if not hasattr(os, "O_TMPFILE"):
+        return False
+    try:
+        unnamed = os.open(".", os.O_TMPFILE | os.O_WRONLY, 0o666, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _UNNAMED_REFUSED:
+            return False
+        raise
+    with os.fdopen(unnamed, "wb") as file:
+        _fill(file, parts)
+        while True:
+            try:
+                # With a dir_fd Python asks for linkat, which can follow the link to a file without a name.
+                os.link(f"/proc/self/fd/{unnamed}", name, dst_dir_fd=folder, follow_symlinks=True)
+                return True
+            except FileExistsError:  # complete, of a process that ended before it could rename it
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+            except FileNotFoundError:  # no /proc
+                return False
+
+
+def _write_hidden(folder: int, name: str, parts: list[Any]) -> None:
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _fill(file, parts)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        raise
+
+
+def _fill(file: Any, parts: list[Any]) -> None:
+    for part in parts:
+        file.write(part)
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,184 @@
+r"""
+The file format: a JSON header, arrays, and a checksum over everything. No pickle, no compression, no references.
+
+======================  =========================================================================
+bytes                   what
+======================  =========================================================================
+0 to 7                  ``89 44 50 43 0D 0A 1A 0A``: ``\x89DPC`` and what text modes would change
+8 to 11                 format version, an unsigned integer; all numbers are little-endian
+12 to 15                length of the header
+16 to 23                length of the whole file
+24 on                   the header, JSON in UTF-8
+then                    the arrays in the order of the header's ``arrays``, in C order, each
+                        beginning at a multiple of 64
+last 32                 SHA-256 of all bytes before
+======================  =========================================================================
+
+In every version the first 24 bytes and the last 32 mean the same, so that a damaged file can be told from a newer one.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import struct
+from typing import Any, NoReturn
+
+import numpy as np
+
+MAGIC = b"\x89DPC\r\n\x1a\n"
+VERSION = 1
+LONGEST_HEADER = 2**20
+_PREFIX = struct.Struct("<8sIIQ")
+_DIGEST = 32
+_ALIGNMENT = 64
+_DTYPES = {np.dtype(code).str: np.dtype(code) for code in ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")}
+
+
+def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[Any]:
+    """
+    Lay out a file.
+
+    Parameters
+    ----------
+    header : dict
+        What JSON can hold, with finite numbers only.
+    arrays : list of ndarray
+        Of real numbers or booleans.
+
+    Returns
+    -------
+    list of bytes-like
+        The parts of the file, in order.
+
+    Raises
+    ------
+    ValueError
+        If an array is of another type, or the header is too long.
+    """
+    arrays = [np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape) for array in arrays]
+    strange = next((array.dtype for array in arrays if array.dtype.str not in _DTYPES), None)
+    if strange is not None:
+        raise ValueError(f"arrays of dtype {strange} cannot be saved: convert to one of {', '.join(_DTYPES)}")
+    shapes = [{"dtype": array.dtype.str, "shape": list(array.shape)} for array in arrays]
+    text = json.dumps(header | {"arrays": shapes}, allow_nan=False, separators=(",", ":")).encode()
+    if len(text) > LONGEST_HEADER:
+        raise ValueError(f"the description takes {len(text):,} bytes, and {LONGEST_HEADER:,} is the limit")
+    parts: list[Any] = [text]
+    size = _PREFIX.size + len(text)
+    for array in arrays:
+        gap = -size % _ALIGNMENT
+        parts += [bytes(gap), array.reshape(-1).view(np.uint8).data]
+        size += gap + array.nbytes
+    parts.insert(0, _PREFIX.pack(MAGIC, VERSION, len(text), size + _DIGEST))
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return [*parts, digest.digest()]
+
+
+def unpack(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """
+    Read a file and believe nothing it says before it was checked.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    tuple
+        Header and arrays, read-only.
+
+    Raises
+    ------
+    ValueError
+        Naming the file, if it is not exactly what :func:`pack` laid out.
+    """
+    content = _content(path)
+    if len(content) < _PREFIX.size + _DIGEST:
+        if bytes(content[:8]) != MAGIC[: len(content)]:
+            _refuse(path, "is no checkpoint of dpconformal")
+        _refuse(path, f"is cut off: {len(content)} bytes are no whole checkpoint")
+    magic, version, length, size = _PREFIX.unpack_from(content)
+    if magic != MAGIC:
+        _refuse(path, "is no checkpoint of dpconformal")
+    if len(content) != size:
+        what = "is cut off" if len(content) < size else "is longer than what was written"
+        _refuse(path, f"{what}: {len(content):,} bytes, and it says {size:,}")
+    if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
+        _refuse(path, "is damaged: its checksum does not match")
+    if not 1 <= version <= VERSION:
+        _refuse(path, f"has format {version}, of another dpconformal; this one reads up to {VERSION}: upgrade it")
+    if length > min(LONGEST_HEADER, size - _PREFIX.size - _DIGEST):
+        _refuse(path, f"has a header of {length:,} bytes, more than there may be")
+    end = _PREFIX.size + length
+    header = _header(path, bytes(content[_PREFIX.size : end]))
+    return header, _arrays(path, header.pop("arrays", None), content[:-_DIGEST], end)
+
+
+def _content(path: str | os.PathLike[str]) -> memoryview:
+    """Read a regular file: a pipe or a device may never end."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            _refuse(path, "is no regular file: a checkpoint is a file on a disk")
+        # It may have become a pipe since: without O_NONBLOCK one that nobody writes to would be waited for.
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            return memoryview(file.read(os.fstat(file.fileno()).st_size + 1))  # one more tells if it is growing
+    except FileNotFoundError:
+        _refuse(path, "does not exist: check the name")
+    except OSError as error:
+        _refuse(path, f"cannot be read: {error.strerror}")
+
+
+def _header(path: Any, text: bytes) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a name twice")
+        return found
+
+    def no_number(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no number")
+
+    try:
+        header = json.loads(text.decode(), object_pairs_hook=once, parse_constant=no_number)
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"has a header that cannot be read: {error}")
+    if not isinstance(header, dict):
+        _refuse(path, "has a header that is no object")
+    return header
+
+
+def _arrays(path: Any, listed: Any, content: memoryview, start: int) -> list[np.ndarray]:
+    arrays = []
+    if not isinstance(listed, list):
+        _refuse(path, "has no list of arrays")
+    for k, entry in enumerate(listed):
+        match entry:
+            case {"dtype": str(code), "shape": list(shape)} if code in _DTYPES and _is_shape(shape):
+                dtype = _DTYPES[code]
+            case _:
+                _refuse(path, f"has an array {k} of unknown kind")
+        begin = start + -start % _ALIGNMENT
+        count = 1
+        for length in shape:
+            count *= length
+        start = begin + count * dtype.itemsize
+        if start > len(content):
+            _refuse(path, f"has an array {k} of shape {tuple(shape)}, larger than the file")
+        if dtype.kind == "b" and np.frombuffer(content, np.uint8, count, begin).max(initial=0) > 1:
+            _refuse(path, f"has an array {k} with truth values that are neither 0 nor 1")
+        arrays.append(np.frombuffer(content, dtype, count, begin).reshape(shape))
+    if start != len(content):
+        _refuse(path, f"holds {len(content) - start:,} bytes that belong to nothing")
+    return arrays
+
+
+def _is_shape(shape: list[Any]) -> bool:
+    return len(shape) <= 8 and all(type(length) is int and 0 <= length < 2**48 for length in shape)
+
+
+def _refuse(path: Any, why: str) -> NoReturn:
+    raise ValueError(f"{os.fspath(path)} {why}")

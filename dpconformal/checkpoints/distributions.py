@@ -1,0 +1,88 @@
+"""NumPyro's distributions by name and parameters."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+_NOT_PARAMETERS = ("self", "validate_args")
+
+
+def record_distribution(distribution: Any, record: Callable[[Any], Any]) -> dict[str, Any]:
+    """
+    Describe a distribution by its class and the arguments of its constructor.
+
+    Parameters
+    ----------
+    distribution : numpyro.distributions.Distribution
+        One of NumPyro's own.
+    record : callable
+        Describes an argument.
+
+    Returns
+    -------
+    dict
+        From which :func:`make_distribution` makes it again.
+
+    Raises
+    ------
+    ValueError
+        If it is a user's class, or made of something that is neither numbers nor distributions.
+    """
+    name = type(distribution).__name__
+    if _class(name) is not type(distribution):
+        raise ValueError(f"the distribution {name} is none of NumPyro's own, and a file holds no code: it has no file")
+    given = {key: getattr(distribution, key, None) for key in _parameters(type(distribution))}
+    try:
+        again = type(distribution)(**given)
+        same = jax.tree.structure(again) == jax.tree.structure(distribution) and all(  # type: ignore[operator]
+            map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(distribution))
+        )
+        described = {key: record(value) for key, value in given.items()}
+    except (ValueError, TypeError, AttributeError):
+        same = False
+    if not same:
+        raise ValueError(f"NumPyro's {name} cannot be told by numbers alone: save a Histogram that is close to it")
+    return {"distribution": name, "parameters": described}
+
+
+def make_distribution(name: Any, given: dict[str, Any]) -> Any:
+    """
+    Make a distribution.
+
+    Parameters
+    ----------
+    name : str
+        Of a class in ``numpyro.distributions``; nothing else is looked up.
+    given : dict
+        Arguments.
+
+    Returns
+    -------
+    numpyro.distributions.Distribution
+        The distribution.
+
+    Raises
+    ------
+    ValueError
+        If NumPyro has no such distribution with such parameters.
+    """
+    found = _class(name)
+    if found is None or set(given) != set(_parameters(found)):
+        raise ValueError(f"NumPyro has no distribution {name!r} with the parameters {', '.join(map(str, given))}")
+    return found(**given)
+
+
+def _parameters(kind: type) -> list[str]:
+    return [name for name in inspect.signature(kind.__init__).parameters if name not in _NOT_PARAMETERS]  # type: ignore[misc]
+
+
+def _class(name: Any) -> Any:
+    try:
+        import numpyro.distributions as known
+    except ImportError as error:
+        raise ImportError("this prior needs NumPyro: pip install 'dpconformal[numpyro]'") from error
+    found = vars(known).get(name) if isinstance(name, str) else None
+    return found if isinstance(found, type) and issubclass(found, known.Distribution) else None

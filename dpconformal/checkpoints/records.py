@@ -1,0 +1,177 @@
+"""Learners, priors and schedules as records that JSON can hold: classes by name, numbers exactly, arrays apart."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpconformal import baselines, beliefs, heads, priors, rates, schedules
+from dpconformal.checkpoints.distributions import make_distribution, record_distribution
+from dpconformal.checkpoints.precision import as_jax
+
+LEARNERS = (
+    *(beliefs.Exact, beliefs.Quantized, beliefs.ERM, beliefs.SplitConformal),
+    *(beliefs.SlidingERM, beliefs.DiscountedERM, beliefs.NExCP),
+    *(baselines.OGD, baselines.SFOGD, baselines.SAOCP, baselines.ACI, baselines.DtACI, baselines.AgACI),
+    *(baselines.PID, baselines.MVP, heads.Credible, heads.Corrected),
+)
+PRIORS = (
+    *(priors.Uniform, priors.Beta, priors.TruncatedNormal, priors.Histogram, priors.Mixture),
+    *(priors.HalfNormal, priors.Exponential, priors.LogNormal, priors.HalfCauchy),
+)
+SCHEDULES = (schedules.InverseSqrt, schedules.Dirichlet, schedules.Constant)
+# The only classes that a file can name. All are frozen dataclasses whose constructors check what they are given.
+CLASSES: dict[str, type] = {
+    **{kind.__name__: kind for kind in LEARNERS},
+    **{f"priors.{kind.__name__}": kind for kind in PRIORS},
+    **{f"schedules.{kind.__name__}": kind for kind in SCHEDULES},
+    "rates.Power": rates.Power,
+}
+_NAMES = {kind: name for name, kind in CLASSES.items()}
+# A user's own function cannot be kept. What it says at some rounds can, to know it again.
+_FUNCTIONS: dict[str, tuple[type, str]] = {
+    "schedules.Custom": (schedules.Custom, "weight"),
+    "rates.Custom": (rates.Custom, "step"),
+}
+_ROUNDS = (2, 3, 5, 10, 100, 1000, 10_000, 1_000_000)
+
+
+def record(value: Any, arrays: list[np.ndarray]) -> Any:
+    """
+    Describe a learner, or anything it is made of.
+
+    Parameters
+    ----------
+    value : object
+        The learner.
+    arrays : list of ndarray
+        Where arrays go; the record says which is which.
+
+    Returns
+    -------
+    object
+        For JSON.
+
+    Raises
+    ------
+    ValueError
+        If a part is of a class that no file can name.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, jax.core.Tracer):
+        raise ValueError("the learner is being traced: save it outside jit, vmap and grad")
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        arrays.append(np.asarray(value))
+        return {"jax" if isinstance(value, jax.Array) else "numpy": len(arrays) - 1}
+    if isinstance(value, (tuple, list)):
+        return {"tuple": [record(part, arrays) for part in value]}
+    if type(value) in _NAMES:
+        fields = {field.name: record(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
+        return {"class": _NAMES[type(value)], "fields": fields}
+    if isinstance(value, priors.NumPyroPrior):
+        return record_distribution(value.distribution, lambda part: record(part, arrays))
+    for name, (kind, method) in _FUNCTIONS.items():
+        if isinstance(value, kind):
+            return {"function": name, "values": [record(said, arrays) for said in _says(value, method)]}
+    if hasattr(value, "arg_constraints"):  # a distribution within another
+        return record_distribution(value, lambda part: record(part, arrays))
+    raise ValueError(
+        f"{type(value).__name__} is no class of dpconformal's, and a file holds no code: keep its state by your own means"
+    )
+
+
+def make(entry: Any, arrays: list[np.ndarray], function: Callable[[Any], Any] | None = None) -> Any:
+    """
+    Make what a record describes.
+
+    Parameters
+    ----------
+    entry : object
+        From JSON, and not to be trusted.
+    arrays : list of ndarray
+        Of the file.
+    function : callable, optional
+        The user's own, for a schedule or a rate that was saved with one.
+
+    Returns
+    -------
+    object
+        Equal to what was recorded, to the last bit.
+
+    Raises
+    ------
+    ValueError
+        If the record describes nothing that can be.
+    """
+    if entry is None or isinstance(entry, (bool, str, int, float)):
+        return entry
+    match entry:
+        case {"float": str(text), **rest} if not rest and text in ("inf", "-inf", "nan"):
+            return float(text)
+        case {"numpy": int(k), **rest} if not rest and 0 <= k < len(arrays):
+            return arrays[k].copy()
+        case {"jax": int(k), **rest} if not rest and 0 <= k < len(arrays):
+            return as_jax(arrays[k], "a hyperparameter")
+        case {"tuple": list(parts), **rest} if not rest:
+            return tuple(make(part, arrays, function) for part in parts)
+        case {"class": str(name), "fields": dict(fields), **rest} if not rest and name in CLASSES:
+            return _instance(CLASSES[name], {key: make(part, arrays, function) for key, part in fields.items()})
+        case {"distribution": str(name), "parameters": dict(given), **rest} if not rest:
+            return _distribution(name, {key: make(part, arrays) for key, part in given.items()})
+        case {"function": str(name), "values": list(values), **rest} if not rest and name in _FUNCTIONS:
+            return _custom(name, [make(value, arrays) for value in values], function)
+    raise ValueError(f"{str(entry)[:80]} describes nothing that dpconformal has")
+
+
+def _instance(kind: Any, given: dict[str, Any]) -> Any:
+    """Construct, which checks, and then put every number in its place as it was: constructors normalise again."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    unknown = next((name for name in given if name not in fields), None)
+    if unknown is not None:
+        raise ValueError(f"{kind.__name__} has no {unknown}")
+    # What a later version adds has a default, so that older files go on being read.
+    values = [given.get(name, field.default) for name, field in fields.items()]
+    missing = next((name for name, value in zip(fields, values, strict=True) if value is dataclasses.MISSING), None)
+    if missing is not None:
+        raise ValueError(f"{kind.__name__} has no {missing} in this file")
+    made = kind(*values)
+    for name, value in given.items():
+        if isinstance(value, (np.ndarray, jax.Array)):
+            normal = np.asarray(getattr(made, name))
+            if normal.shape != value.shape or not np.allclose(normal, value, rtol=1e-6, atol=0):
+                raise ValueError(f"{kind.__name__}.{name} is not as its constructor leaves it")
+            object.__setattr__(made, name, value)
+    return made
+
+
+def _distribution(name: str, given: dict[str, Any]) -> Any:
+    """A distribution at the top is a prior; as an argument of another one it stands for itself."""
+    given = {
+        key: value.distribution if isinstance(value, priors.NumPyroPrior) else value for key, value in given.items()
+    }
+    return priors.from_numpyro(make_distribution(name, given))
+
+
+def _says(custom: Any, method: str) -> list[float]:
+    return [float(getattr(custom, method)(float(t))) for t in _ROUNDS]
+
+
+def _custom(name: str, values: list[Any], function: Callable[[Any], Any] | None) -> Any:
+    kind, method = _FUNCTIONS[name]
+    if function is None:
+        raise ValueError(
+            f"it was saved with a {name.split('.')[0][:-1]} of your own: pass it as load(path, function=...)"
+        )
+    custom = kind(function)
+    if len(values) != len(_ROUNDS) or not all(isinstance(value, float) for value in values):
+        raise ValueError("the function's values are not there")
+    for t, said, was in zip(_ROUNDS, _says(custom, method), values, strict=True):
+        if not (abs(said - was) <= 1e-5 * abs(was) or (math.isnan(said) and math.isnan(was))):
+            raise ValueError(f"function gives {said:g} in round {t}, and the one it was saved with gave {was:g}")
+    return custom

@@ -1,0 +1,139 @@
+"""A learner's state as named arrays, held to what the learner itself would have made."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.beliefs.bins import BinnedScores
+from dpconformal.beliefs.sorted_scores import SortedScores
+from dpconformal.checkpoints.precision import as_jax
+from dpconformal.checks import is_traced
+from dpconformal.learner import State, fresh_state
+
+_MOST = 2**31  # bytes of an empty state that a learner without one may ask for
+
+
+def leaves_of(learner: Any, state: State) -> dict[str, np.ndarray]:
+    """
+    Take a state apart.
+
+    Parameters
+    ----------
+    learner : Learner
+        Whose state it is.
+    state : State
+        The state, or a batch of them.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Arrays by their place in the state.
+
+    Raises
+    ------
+    ValueError
+        If it is no state of this learner's, or a spoilt one.
+    """
+    if is_traced(state):
+        raise ValueError("state is being traced: save it outside jit, vmap and grad")
+    pattern, _ = _pattern(learner)
+    if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
+        raise ValueError(
+            f"state is a {type(state).__name__}: {type(learner).__name__} has a {type(pattern).__name__}, such as run.state"
+        )
+    check_state(learner, state)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+
+
+def state_from(learner: Any, leaves: dict[str, np.ndarray]) -> State:
+    """
+    Put a state together.
+
+    Parameters
+    ----------
+    learner : Learner
+        Whose state it is.
+    leaves : dict of str to ndarray
+        Arrays by their place in the state; not to be trusted.
+
+    Returns
+    -------
+    State
+        Of JAX arrays.
+
+    Raises
+    ------
+    ValueError
+        If this is no state that the learner can carry on from.
+    """
+    pattern, names = _pattern(learner)
+    if set(leaves) != set(names):
+        raise ValueError(f"its state has {', '.join(leaves)}, and that of {type(learner).__name__} {', '.join(names)}")
+    state = jax.tree.unflatten(jax.tree.structure(pattern), [as_jax(leaves[name], f"state{name}") for name in names])
+    check_state(learner, state)
+    return state
+
+
+def check_state(learner: Any, state: State) -> None:
+    """
+    Hold a state to the types and axes of the learner's own, and to what the learner checks before it carries on.
+
+    Parameters
+    ----------
+    learner : Learner
+        Whose state it is.
+    state : State
+        Of the right structure.
+
+    Raises
+    ------
+    ValueError
+        Naming the part that does not fit.
+    """
+    pattern, names = _pattern(learner)
+    batch = np.shape(jax.tree.leaves(state)[0])
+    batch = batch[: len(batch) - jax.tree.leaves(pattern)[0].ndim]
+    for name, leaf, own in zip(names, jax.tree.leaves(state), jax.tree.leaves(pattern), strict=True):
+        dtype, shape = np.asarray(leaf).dtype, np.shape(leaf)
+        if dtype.kind != own.dtype.kind:
+            raise ValueError(f"state{name} holds {dtype}, and {type(learner).__name__} keeps {own.dtype} there")
+        if shape[: len(batch)] != batch or len(shape) != len(batch) + own.ndim:
+            raise ValueError(f"state{name} has shape {shape}, which does not fit the other parts of the state")
+    if 0 in batch:
+        return
+    if hasattr(learner, "prepare"):
+        learner.prepare(state, 0)
+    if isinstance(state, SortedScores):
+        _check_sorted(state)
+    if isinstance(state, BinnedScores):
+        _check_counts(state)
+
+
+def _pattern(learner: Any) -> tuple[Any, list[str]]:
+    """Return shapes and types of an empty state, for which no memory is taken, and the names of its parts."""
+    pattern = jax.eval_shape(lambda: fresh_state(learner, 1, jnp.result_type(float)))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pattern))
+    if size > _MOST:
+        raise ValueError(f"{type(learner).__name__} would keep {size:,} bytes: more than any use of it needs")
+    return pattern, [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(pattern)]
+
+
+def _check_sorted(state: SortedScores) -> None:
+    seen, values, arrivals = (np.asarray(leaf) for leaf in state)
+    if arrivals.shape != values.shape:
+        raise ValueError("state.arrivals must have the shape of state.values")
+    slot = np.arange(values.shape[-1])
+    used = slot < seen[..., None]
+    if np.isnan(values).any() or (values[..., 1:] < values[..., :-1]).any() or (np.isfinite(values) != used).any():
+        raise ValueError("state.values must be ascending, finite up to state.seen and infinite beyond")
+    if (np.sort(np.where(used, arrivals, slot + 1), axis=-1) != slot + 1).any() or (arrivals[~used] != 0).any():
+        raise ValueError("state.arrivals must be the rounds from 1 to state.seen, each once, and 0 beyond")
+
+
+def _check_counts(state: BinnedScores) -> None:
+    seen, weights = np.asarray(state.seen), np.asarray(state.weights)
+    whole = weights.dtype.kind == "i"
+    if not np.isfinite(weights).all() or (weights < 0).any() or (whole and (weights.sum(axis=-1) != seen).any()):
+        raise ValueError("state.weights must be finite, not negative, and counts must add up to state.seen")

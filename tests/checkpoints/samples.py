@@ -1,0 +1,72 @@
+"""
+What the stored checkpoints hold. Those of a format are never written again: they show that it goes on being read.
+
+    python tests/checkpoints/samples.py tests/checkpoints/format_1
+"""
+
+import json
+import pathlib
+import sys
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+
+import dpconformal as dpc
+from dpconformal import priors, rates, schedules
+
+LEVELS = [0.1, 0.5, 0.9]
+GRID = np.array([0.1, 0.5, 0.9])
+MIXED = priors.Mixture([priors.Beta(2, 5), priors.Uniform(), priors.TruncatedNormal(0.3, 0.2)], [0.6, 0.3, 0.1])
+SAMPLES = {
+    "Exact": dpc.Exact(),
+    "Exact_discounted": dpc.Exact(priors.Beta(2, 5), schedules.Constant(0.25), discount=0.9, capacity=30),
+    "Exact_half_line": dpc.Exact(priors.HalfCauchy(0.5), schedules.Dirichlet(3.0)),
+    "Exact_half_normal": dpc.Exact(priors.HalfNormal(0.5)),
+    "Exact_exponential": dpc.Exact(priors.Exponential(0.5), schedules.InverseSqrt()),
+    "Exact_log_normal": dpc.Exact(priors.LogNormal(-1.0, 0.5)),
+    "Exact_histogram": dpc.Exact(priors.Histogram([0.0, 0.1, 0.35, 1.0], [3.0, 1.0, 0.7])),
+    "Exact_numpyro": dpc.Exact(priors.from_numpyro(dist.TruncatedNormal(0.2, 0.4, low=0.0, high=1.0))),
+    "Quantized": dpc.Quantized(16),
+    "Quantized_discounted": dpc.Quantized(16, MIXED, discount=0.9),
+    "ERM": dpc.ERM(),
+    "SplitConformal": dpc.SplitConformal(-np.inf, np.inf),
+    "SlidingERM": dpc.SlidingERM(8),
+    "DiscountedERM": dpc.DiscountedERM(0.9),
+    "NExCP": dpc.NExCP(0.9),
+    "OGD": dpc.OGD(GRID, rate=rates.Power(0.5, 0.25)),
+    "SFOGD": dpc.SFOGD(GRID),
+    "SAOCP": dpc.SAOCP(GRID, lifetime=4),
+    "ACI": dpc.ACI(GRID, window=8),
+    "DtACI": dpc.DtACI(GRID, window=8),
+    "AgACI": dpc.AgACI(GRID, window=8),
+    "PID": dpc.PID(GRID, window=8),
+    "MVP": dpc.MVP(GRID, buckets=10, seed=7),
+    "Credible": dpc.Credible(dpc.Exact(schedule=schedules.Dirichlet(2.0)), 0.9),
+    "Corrected": dpc.Corrected(dpc.Quantized(16)),
+    "Exact_batch": dpc.Exact(),
+}
+
+
+def scores(name):
+    """Twenty scores, or two sequences of them."""
+    shape = (2, 20) if name.endswith("batch") else 20
+    return np.random.default_rng(5).beta(2, 4, shape)
+
+
+def main(folder):
+    """Write every sample, and what each one answers afterwards."""
+    answers = {}
+    for name, learner in SAMPLES.items():
+        run = dpc.replay(learner, scores(name), LEVELS)
+        dpc.save(folder / f"{name}.dpc", learner, run.state)
+        again = dpc.replay(learner, scores(name)[..., ::-1], LEVELS, state=run.state)
+        answers[name] = np.asarray(again.thresholds).tolist()
+    (folder / "answers.json").write_text(json.dumps(answers) + "\n")
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    target = pathlib.Path(sys.argv[1])
+    target.mkdir(exist_ok=False)
+    main(target)
