@@ -20,6 +20,7 @@ from dpconformal import priors, rates, schedules
 from dpconformal.checkpoints import atomic
 from dpconformal.checkpoints.container import pack, unpack
 from dpconformal.checkpoints.records import CLASSES
+from dpconformal.files import read_scores
 
 STORED = pathlib.Path(__file__).parent / "checkpoints"
 SCORES = np.random.default_rng(3).random(40)
@@ -181,7 +182,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("learner", "state", "message"), REFUSED, ids=[message[:20] for *_, message in REFUSED])
 def test_what_could_not_be_loaded_is_not_saved(learner, state, message, tmp_path):
-    with pytest.raises(ValueError, match="(?s).*") as error:
+    with pytest.raises(ValueError, match=r"(?s).*") as error:
         dpc.save(tmp_path / "a.dpc", learner, state)
     assert message in str(error.value)
     assert not list(tmp_path.iterdir())
@@ -211,7 +212,7 @@ def refused(path, content=None):
     """The message with which a file is refused; it names the file."""
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match="(?s).*") as error:
+    with pytest.raises(ValueError, match=r"(?s).*") as error:
         dpc.load(path)
     assert str(error.value).startswith(str(path))
     return str(error.value)
@@ -247,8 +248,6 @@ def test_a_foreign_file_under_our_name_is_no_checkpoint(name, tmp_path):
 def test_ours_under_a_foreign_name_is_known_by_its_content(good, tmp_path):
     assert_same(dpc.load(good.rename(tmp_path / "renamed.csv")).learner, dpc.Quantized(8))
     with pytest.raises(ValueError, match=r"renamed.csv is no text"):
-        from dpconformal.files import read_scores
-
         read_scores(tmp_path / "renamed.csv")
 
 

@@ -82,7 +82,8 @@ def record(value: Any, arrays: list[np.ndarray]) -> Any:
     if hasattr(value, "arg_constraints"):  # a distribution within another
         return record_distribution(value, lambda part: record(part, arrays))
     raise ValueError(
-        f"{type(value).__name__} is no class of dpconformal's, and a file holds no code: keep its state by your own means"
+        f"{type(value).__name__} is no class of dpconformal's, and a file holds no code: keep its state by "
+        "your own means"
     )
 
 
@@ -151,10 +152,8 @@ def _instance(kind: Any, given: dict[str, Any]) -> Any:
 
 
 def _distribution(name: str, given: dict[str, Any]) -> Any:
-    """A distribution at the top is a prior; as an argument of another one it stands for itself."""
-    given = {
-        key: value.distribution if isinstance(value, priors.NumPyroPrior) else value for key, value in given.items()
-    }
+    """Make a prior; as an argument of another distribution it stands for its own."""
+    given = {key: getattr(value, "distribution", value) for key, value in given.items()}
     return priors.from_numpyro(make_distribution(name, given))
 
 

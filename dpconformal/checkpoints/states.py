@@ -41,7 +41,8 @@ def leaves_of(learner: Any, state: State) -> dict[str, np.ndarray]:
     pattern, _ = _pattern(learner)
     if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
         raise ValueError(
-            f"state is a {type(state).__name__}: {type(learner).__name__} has a {type(pattern).__name__}, such as run.state"
+            f"state is a {type(state).__name__}: {type(learner).__name__} has a {type(pattern).__name__}, such as "
+            "run.state"
         )
     check_state(learner, state)
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
