@@ -6,11 +6,14 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 
 import dpconformal as dpc
 from dpconformal import demo
+from dpconformal.cli.compare import measured
 from dpconformal.cli.methods import Settings, make_learners
 from dpconformal.cli.pictures import draw_comparison
+from dpconformal.files import Recorded
 
 HERE = pathlib.Path(__file__).parent / "images"
 HERE.mkdir(exist_ok=True)
@@ -26,10 +29,12 @@ plt.close(figure)
 asked = "exact,exact:discount=0.99,quantized,erm,ogd,aci,mvp,saocp"
 drifting = dpc.streams.drifting(6000)
 runs = {
-    name: {"": dpc.replay(learner, drifting, demo.LEVELS)}
+    name: np.asarray(dpc.replay(learner, drifting, demo.LEVELS).thresholds)
     for name, learner in make_learners(asked, demo.LEVELS, Settings()).items()
 }
-figure = draw_comparison(runs, 0.9)
+recorded = Recorded("drifting", [""], [np.asarray(drifting)])
+levels = list(demo.LEVELS)
+figure = draw_comparison(runs, recorded, measured(runs, recorded, levels), levels, 0.9)
 figure.savefig(HERE / "compare_command.png", dpi=90)
 plt.close(figure)
 

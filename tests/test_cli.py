@@ -15,8 +15,10 @@ import xarray as xr
 
 import dpconformal as dpc
 from dpconformal import cli, demo
+from dpconformal.cli.compare import measured
 from dpconformal.cli.methods import KINDS, Settings, make_learners, make_prior
 from dpconformal.cli.pictures import draw_comparison
+from dpconformal.files import Recorded
 
 mpl.use("Agg")
 SCORES = np.random.default_rng(0).beta(2, 5, 300)
@@ -185,7 +187,9 @@ def test_compare_prints_a_table_and_draws_a_picture(run, tmp_path):
     row = re.search(r"^ ogd +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ +(\d+)", out, re.MULTILINE)
     assert [float(row[1]), float(row[2])] == pytest.approx(dpc.metrics.coverage(ogd), abs=5e-4)
     assert int(row[3]) == frame.loc[1, "crossings"]
-    figure = draw_comparison({"ogd": {"": ogd}}, 0.55)
+    thresholds = {"ogd": np.asarray(ogd.thresholds)}
+    recorded = Recorded("scores.csv", [""], [SCORES])
+    figure = draw_comparison(thresholds, recorded, measured(thresholds, recorded, close), close, 0.55)
     np.testing.assert_allclose(figure.axes[2].lines[0].get_ydata(), dpc.metrics.coverage(ogd) - close, atol=1e-12)
     code, _, err = run("compare", "scores.csv", "--level", "0.7")
     assert code == 2

@@ -139,7 +139,7 @@ def test_brackets_in_names_are_not_markup_and_folders_are_checked_first(monkeypa
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert "cannot be made" in capsys.readouterr().err
+    assert "cannot be written to" in capsys.readouterr().err
     (tmp_path / "prior.png").mkdir()
     with pytest.raises(ValueError, match="cannot be written to"):
         experiments.save(data_of("prior"), tmp_path)

@@ -1,5 +1,6 @@
 """Files of scores: what is read, and what is said of those that cannot be; results appear whole or not at all."""
 
+import functools
 import io
 
 import numpy as np
@@ -10,6 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpconformal.files import read_scores, staged
+
+
+def within(low, high):
+    return lambda source, block: source.check_range(block, low, high, "widen it")
 
 
 def from_text(text, **options):
@@ -40,17 +45,17 @@ def test_series_keep_their_order_and_their_places(tmp_path):
     text = "store,score\nnorth,0.1\nsouth,0.2\nnorth,0.3\n\nsouth,9\nnorth,7\n"
     pa_table = pa.table({"store": ["north", "south", "north", "south", "north"], "score": [0.1, 0.2, 0.3, 9.0, 7.0]})
     pq.write_table(pa_table, tmp_path / "a.parquet")
-    for found, place in (
-        (from_text(text, batch="store"), "standard input, line 6, column 'score'"),
-        (read_scores(tmp_path / "a.parquet", batch="store"), "a.parquet, row 4, column 'score'"),
+    for read, place in (
+        (functools.partial(from_text, text, batch="store"), "standard input, line 6, column 'score'"),
+        (functools.partial(read_scores, tmp_path / "a.parquet", batch="store"), "a.parquet, row 4, column 'score'"),
     ):
+        found = read(check=within(0.0, 10.0))
         assert found.names == ["north", "south"]
         np.testing.assert_array_equal(found.scores[0], [0.1, 0.3, 7])
         np.testing.assert_array_equal(found.scores[1], [0.2, 9])
         assert found.rounds == 3
-        found.check(0.0, 10.0, "-")
         with pytest.raises(ValueError, match=r"score 9 lies outside \[0, 1\] \(1 more like it\); widen it") as raised:
-            found.check(0.0, 1.0, "widen it")
+            read(check=within(0.0, 1.0))
         assert place in str(raised.value)
 
 
@@ -62,7 +67,7 @@ def test_numpy_files(tmp_path):
     assert found.names == ["0", "1"]
     np.testing.assert_array_equal(found.scores[1], [3, 4, 5])
     with pytest.raises(ValueError, match=r"two\.npy, index \[1, 1\], array: score 4 lies outside \[0, 3\]"):
-        found.check(0.0, 3.0, "-")
+        read_scores(tmp_path / "two.npy", check=within(0.0, 3.0))
 
 
 BAD_TEXT = {

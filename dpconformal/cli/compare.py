@@ -4,20 +4,24 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import numpy as np
 import typer
 from rich.console import Console
 
-import dpconformal as dpc
 from dpconformal.canvas import pyplot
+from dpconformal.checkpoints.progress import note, recall
 from dpconformal.cli import options
 from dpconformal.cli.methods import make_learners
+from dpconformal.cli.passes import plan, replay_pass
 from dpconformal.cli.pictures import draw_comparison
-from dpconformal.cli.series import mean_over_series, replay_series
+from dpconformal.cli.series import replay_to_disk
+from dpconformal.cli.tallies import tally
+from dpconformal.cli.unfinished import identity, unfinished
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, staged
 from dpconformal.tables import exactly, number, table
+
+_LONG = 10.0  # seconds: what takes longer is not run again for the time without compiling
 
 
 def compare(
@@ -38,10 +42,13 @@ def compare(
     shown: Annotated[
         float | None, typer.Option("--level", help="Level of the pictures.", show_default="the one nearest to 0.9")
     ] = None,
+    resume: options.Resume = False,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results/compare"),
 ) -> None:
     """
     Run several learners over the same scores: coverage, loss, crossings and time, as a table and a picture.
+
+    What was interrupted goes on with --resume.
 
     Example: dpconformal compare scores.csv --learners exact,exact:discount=0.99,aci,saocp
     """
@@ -53,18 +60,29 @@ def compare(
     level = min(asked, key=lambda a: abs(a - 0.9)) if shown is None else shown
     said = options.settings(ends, prior, bins, discount, concentration, window)
     made = make_learners(learners, asked, said)
-    recorded = options.read(scores, column, batch, made, ends)
-    with staged(out) as folder:
+    job = {
+        "command": "compare",
+        "scores": identity(scores),
+        "--column": column,
+        "--batch": batch,
+        "--levels": asked,
+        "--learners": {name: repr(learner) for name, learner in made.items()},
+    }
+    with unfinished(out, job, resume) as work:
+        recorded = options.read_to_disk(scores, column, batch, made, ends, work)
         runs, seconds = {}, {}
-        for name in track(list(made), "comparing"):
-            runs[name], seconds[name] = _timed(made[name], recorded, asked)
-        frame = _table(runs, seconds, asked)
-        console.print(_shown(frame, recorded, asked, level))
-        frame.to_csv(folder / "compare.csv", index=False)
-        figure = draw_comparison(runs, level)
-        figure.savefig(folder / "compare.png", dpi=150)
-        pyplot().close(figure)
-        files = sorted(file.name for file in folder.iterdir())
+        for k, name in enumerate(track(list(made), "comparing")):
+            runs[name], seconds[name] = _timed(made[name], recorded, asked, work / str(k))
+        with staged(out, work) as folder:
+            frame = measured(runs, recorded, asked)
+            console.print(_shown(frame, seconds, recorded, asked, level))
+            frame.to_csv(folder / "compare.csv", index=False)
+            # By themselves: everything else is the same whenever it is computed.
+            _times(seconds).to_csv(folder / "times.csv", index=False)
+            figure = draw_comparison(runs, recorded, frame, asked, level)
+            figure.savefig(folder / "compare.png", dpi=150)
+            pyplot().close(figure)
+            files = sorted(file.name for file in folder.iterdir())
     console.print(
         "[bold]loss[/bold]: mean quantile loss over all levels and rounds, the lower the better; ∞ where a threshold "
         "was infinite. [bold]width[/bold]: mean threshold. [bold]cross[/bold]: rounds in which a higher level got a "
@@ -74,36 +92,67 @@ def compare(
     console.print(f"written to {out}/: {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _timed(learner: Any, recorded: Recorded, levels: list[float]) -> tuple[dict[str, dpc.Replay], float]:
+def _timed(learner: Any, recorded: Recorded, levels: list[float], folder: Path) -> tuple[np.ndarray, float]:
     """Run, and once more for the time without compiling, unless that takes long."""
-    seconds = np.inf
-    for _ in range(2):
-        start = time.perf_counter()
-        runs = replay_series(learner, recorded, levels, show=False)
-        jax.block_until_ready([run.thresholds for run in runs.values()])
-        seconds = min(seconds, time.perf_counter() - start)
-        if seconds > 10:
-            break
-    return runs, seconds
+    start = time.perf_counter()
+    thresholds = replay_to_disk(learner, recorded, levels, folder, show=False)
+    seconds = time.perf_counter() - start
+    known = recall(folder / "time.dpc", "time")
+    if known is not None:
+        return thresholds, float(known[0]["seconds"])
+    passes = plan(learner, recorded, len(levels))
+    if seconds <= _LONG:
+        start, state = time.perf_counter(), None
+        for now in passes:
+            _, state = replay_pass(learner, recorded, levels, now, state if now.rounds.start else None)
+        seconds = time.perf_counter() - start
+    note(folder / "time.dpc", "time", {"seconds": seconds}, {})
+    return thresholds, seconds
 
 
-def _table(runs: dict[str, dict[str, dpc.Replay]], seconds: dict[str, float], levels: list[float]) -> Any:
+def measured(runs: dict[str, np.ndarray], recorded: Recorded, levels: list[float]) -> Any:
+    """
+    Measure learners.
+
+    Parameters
+    ----------
+    runs : dict of str to ndarray, shape (rounds of all series, levels)
+        Thresholds of each learner, of one series after the other.
+    recorded : Recorded
+        The scores.
+    levels : list of float
+        Levels.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each learner: means over the series.
+    """
     import pandas as pd
 
     rows = []
-    for name, series in runs.items():
+    for name in track(list(runs), "measuring"):
         row: dict[str, Any] = {"learner": name}
-        measures = mean_over_series(series, ("coverage", "loss", "mean_threshold", "regret"))
-        for measure, values in measures.items():
+        found, at = [], 0
+        for series in recorded.scores:
+            found.append(tally(series, runs[name][at : at + len(series)], levels))
+            at += len(series)
+        for measure in ("coverage", "loss", "mean_threshold", "regret"):
+            values = np.mean([one[measure] for one in found], axis=0)
             row |= {f"{measure} {exactly(level)}": value for level, value in zip(levels, values, strict=True)}
-        row["loss"] = measures["loss"].mean()
-        row["crossings"] = sum(int(dpc.metrics.crossings(run).rounds) for run in series.values())
-        row["seconds"] = seconds[name]
+        row["loss"] = np.mean([one["loss"] for one in found], axis=0).mean()
+        row["crossings"] = sum(int(one["crossings"]) for one in found)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _shown(frame: Any, recorded: Recorded, levels: list[float], level: float) -> Any:
+def _times(seconds: dict[str, float]) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"learner": list(seconds), "seconds": list(seconds.values())})
+
+
+def _shown(frame: Any, seconds: dict[str, float], recorded: Recorded, levels: list[float], level: float) -> Any:
     few = levels if len(levels) <= 4 else sorted({levels[0], level, levels[-1]})
     heads = ["coverage at", *map(exactly, few), "loss", f"width {exactly(level)}", "cross", "ms"]
     best = frame["loss"].min()
@@ -117,9 +166,8 @@ def _shown(frame: Any, recorded: Recorded, levels: list[float], level: float) ->
                 loss,
                 number(row[f"mean_threshold {exactly(level)}"]),
                 f"{row['crossings']:,}",
-                f"{1e3 * row['seconds']:,.0f}",
+                f"{1e3 * seconds[row['learner']]:,.0f}",
             ]
         )
-    rounds = sum(series.size for series in recorded.scores)
     series = f"{len(recorded.names):,} series, " if len(recorded.names) > 1 else ""
-    return table(f"{Path(recorded.source).name}: {series}{rounds:,} rounds", heads, rows)
+    return table(f"{Path(recorded.source).name}: {series}{recorded.total:,} rounds", heads, rows)

@@ -1,6 +1,5 @@
 """``dpconformal experiment NAME``: the paper's experiments, and ours."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +8,9 @@ import typer
 from rich.console import Console
 
 from dpconformal import experiments
+from dpconformal.cli import options
+from dpconformal.cli.unfinished import unfinished
+from dpconformal.files import staged
 from dpconformal.tables import number, table
 
 experiment = typer.Typer(
@@ -37,13 +39,27 @@ def _cells(frame: Any) -> dict[str, list[str]]:
 
 
 def _run(
-    name: str, out: Path | None, work: Callable[[], Any], rows: Callable[[Any], Any] = lambda frame: frame
+    name: str,
+    out: Path | None,
+    resume: bool,
+    given: dict[str, Any],
+    rows: Callable[[Any], Any] = lambda frame: frame,
 ) -> None:
     """Run an experiment, print its table or some rows of it, write the files, say where they are."""
     console = Console()
     folder = out or Path("results") / name
-    experiments.writable(folder)  # before the work, not after it
-    data = work()
+    job = {"command": f"experiment {name}"} | {f"--{key.replace('_', '-')}": value for key, value in given.items()}
+    with unfinished(folder, job, resume) as work:
+        data = getattr(experiments, name)(**given, checkpoint=work / "steps")
+        _show(console, name, data, rows)
+        with staged(folder, work) as stage:
+            files = [file.name for file in experiments.save(data, stage)]
+    verdict = "[green]passes[/green]" if data.attrs["certified"] else "[red]FAILS[/red]"
+    console.print(f"certificate of our own runs: {verdict}")
+    console.print(f"written to {folder}/: {', '.join(files)}", highlight=False, markup=False)
+
+
+def _show(console: Console, name: str, data: Any, rows: Callable[[Any], Any]) -> None:
     whole = experiments.table(data).reset_index()
     frame = rows(whole)
     columns = _cells(frame)
@@ -51,40 +67,39 @@ def _run(
     console.print(table(_TITLES.get(name, name), list(columns), list(zip(*columns.values(), strict=True)), words))
     if len(frame) < len(whole):
         console.print(f"an excerpt of the {len(whole)} rows in {name}.csv")
-    files = experiments.save(data, folder)
-    verdict = "[green]passes[/green]" if data.attrs["certified"] else "[red]FAILS[/red]"
-    console.print(f"certificate of our own runs: {verdict}")
-    console.print(f"written to {folder}/: {', '.join(file.name for file in files)}", highlight=False, markup=False)
 
 
 @experiment.command()
 def monotonicity(
     seeds: Annotated[int, typer.Option(help="Simulated data sets.")] = 1000,
     rounds: Annotated[int, typer.Option(help="Rounds of each.")] = 50,
+    resume: options.Resume = False,
     out: Out = None,
 ) -> None:
     """Count crossings of two levels on iid scores: MultiOGD, MultiMVP, ERM and ours."""
-    _run("monotonicity", out, lambda: experiments.monotonicity(seeds, rounds))
+    _run("monotonicity", out, resume, {"seeds": seeds, "rounds": rounds})
 
 
 @experiment.command()
 def switching(
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 10_000,
     seeds: Annotated[int, typer.Option(help="Runs of MVP, which tosses coins.")] = 20,
+    resume: options.Resume = False,
     out: Out = None,
 ) -> None:
     """Measure regret on scores that jump between 1 and 0: OGD, MVP, ERM and ours."""
-    _run("switching", out, lambda: experiments.switching(rounds, seeds))
+    _run("switching", out, resume, {"rounds": rounds, "seeds": seeds})
 
 
 @experiment.command()
 def prior(
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Of the sample that a prior is learned from.")] = 0,
+    resume: options.Resume = False,
     out: Out = None,
 ) -> None:
     """Compare priors: what a good one buys, and a wrong one costs."""
-    _run("prior", out, lambda: experiments.prior(rounds, seed))
+    _run("prior", out, resume, {"rounds": rounds, "seed": seed})
 
 
 @experiment.command()
@@ -97,12 +112,12 @@ def stock(
     level: Annotated[float, typer.Option(help="Level of the picture: 0.5, 0.8, 0.9, 0.95 or 0.99.")] = 0.9,
     seeds: Annotated[int, typer.Option(help="Runs of MVP.")] = 20,
     cache: Annotated[bool, typer.Option(help="Keep the fitted scores on disk for the next time.")] = True,
+    resume: options.Resume = False,
     out: Out = None,
 ) -> None:
     """Bound the errors of a GARCH forecast of volatility: ACI, MVP, ERM and ours."""
-    keep = None if cache else False
-    work = functools.partial(experiments.stock, prices, column, start, end, refit_every, level, seeds, cache=keep)
-    _run("stock", out, work)
+    given = {"source": prices, "column": column, "start": start, "end": end, "refit_every": refit_every}
+    _run("stock", out, resume, given | {"level": level, "seeds": seeds, "cache": None if cache else False})
 
 
 @experiment.command()
@@ -111,20 +126,22 @@ def drift(
     rounds: Annotated[int, typer.Option(help="Rounds of each.")] = 3000,
     window: Annotated[int, typer.Option(help="Rounds of a window.")] = 250,
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.9,
+    resume: options.Resume = False,
     out: Out = None,
 ) -> None:
     """Follow streams that change: discounted beliefs, ACI, DtACI, SAOCP and PID."""
-    _run("drift", out, lambda: experiments.drift(seeds, rounds, window, level))
+    _run("drift", out, resume, {"seeds": seeds, "rounds": rounds, "window": window, "level": level})
 
 
 @experiment.command()
 def frequentist(
     seeds: Annotated[int, typer.Option(help="Simulated data sets.")] = 200,
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.9,
+    resume: options.Resume = False,
     out: Out = None,
 ) -> None:
     """Compare ERM, split conformal and Dirichlet-process beliefs on 5 to 5,000 iid scores, under three priors."""
-    _run("frequentist", out, lambda: experiments.frequentist(seeds, level), _by_count)
+    _run("frequentist", out, resume, {"seeds": seeds, "level": level}, _by_count)
 
 
 def _by_count(frame: Any) -> Any:

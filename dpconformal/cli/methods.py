@@ -197,8 +197,7 @@ def make_prior(text: str, low: float, high: float) -> Any:
     """
     name, _, rest = text.partition(":")
     if name == "histogram" and rest:
-        scores = read_scores(rest)
-        scores.check(low, high, "widen --range")
+        scores = read_scores(rest, check=lambda source, block: source.check_range(block, low, high, "widen --range"))
         return dpc.priors.Histogram.from_scores([x for series in scores.scores for x in series], low=low, high=high)
     wanted, make = _PRIORS.get(name, (-1, None))
     try:

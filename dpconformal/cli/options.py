@@ -1,6 +1,9 @@
 """Options that commands share, and how their text is read."""
 
 import math
+import shutil
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -8,7 +11,12 @@ import typer
 
 from dpconformal.cli.methods import KINDS, Settings, make_prior
 from dpconformal.experiments.progress import track
-from dpconformal.files import Recorded, read_scores
+from dpconformal.files import Recorded, open_scores, read_scores, spool
+from dpconformal.files.reading import is_stream
+from dpconformal.files.source import Block
+from dpconformal.files.source import Source as Opened
+from dpconformal.files.tables import text_source
+from dpconformal.files.text import Text
 
 Source = Annotated[
     str, typer.Argument(metavar="SCORES", help="CSV, .parquet or .npy file of scores; - for CSV from standard input.")
@@ -34,6 +42,9 @@ Concentration = Annotated[
     float | None, typer.Option(help="Weight of the prior in scores, the same for ever.", show_default="grows as √t")
 ]
 Window = Annotated[int | None, typer.Option(help="Rounds of methods with a window.", show_default="100")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an interrupted run of the same command, from its last checkpoint.")
+]
 LEARNERS = ", ".join(KINDS)
 
 
@@ -139,9 +150,38 @@ def settings(
     return Settings(low, high, belief, bins, window, discount, concentration)
 
 
+def ranges(learners: dict[str, Any], ends: str | None) -> dict[str, tuple[float, float]]:
+    """
+    Find the ranges that learners allow.
+
+    Parameters
+    ----------
+    learners : dict of str to Learner
+        Who will see the scores.
+    ends : str, optional
+        What the user said of their range.
+
+    Returns
+    -------
+    dict of str to tuple of float
+        Ends by learner.
+
+    Raises
+    ------
+    ValueError
+        If the user's range is nobody's.
+    """
+    supports = {name: tuple(map(float, learner.support)) for name, learner in learners.items()}
+    if ends is not None and read_range(ends) not in supports.values():
+        raise ValueError(
+            f"--range {ends} means nothing beside this --prior, which has a range of its own: leave it out"
+        )
+    return supports  # type: ignore[return-value]
+
+
 def read(source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None) -> Recorded:
     """
-    Read scores and hold them to the supports of the learners.
+    Read scores into memory and hold them to the supports of the learners.
 
     Parameters
     ----------
@@ -155,13 +195,58 @@ def read(source: str, column: str | None, batch: str | None, learners: dict[str,
     Recorded
         The scores.
     """
-    supports = {name: tuple(map(float, learner.support)) for name, learner in learners.items()}
-    if ends is not None and read_range(ends) not in supports.values():
-        raise ValueError(
-            f"--range {ends} means nothing beside this --prior, which has a range of its own: leave it out"
-        )
+    allowed = ranges(learners, ends)
     for file in track([source], "reading"):
-        recorded = read_scores(file, column, batch)
-    for name, (low, high) in supports.items():
-        recorded.check(low, high, f"that is the range of {name}: widen it with --range LOW,HIGH, or rescale the scores")
-    return recorded
+        return read_scores(file, column, batch, check=_within(allowed))
+    raise AssertionError
+
+
+def read_to_disk(
+    source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None, folder: Path
+) -> Recorded:
+    """
+    Read scores in blocks, hold them to the supports of the learners, and keep them on disk.
+
+    Parameters
+    ----------
+    source, column, batch, ends
+        The options.
+    learners : dict of str to Learner
+        Who will see them.
+    folder : Path
+        Where to keep them.
+
+    Returns
+    -------
+    Recorded
+        The scores, mapped from the folder.
+    """
+    allowed = ranges(learners, ends)
+    for file in track([source], "reading"):
+        opened = _copied(file, column, batch, folder) if is_stream(file) else open_scores(file, column, batch)
+        return spool(opened, folder, _within(allowed))
+    raise AssertionError
+
+
+def _within(allowed: dict[str, tuple[float, float]]) -> Any:
+    def check(source: Opened, block: Block) -> None:
+        for name, (low, high) in allowed.items():
+            remedy = f"that is the range of {name}: widen it with --range LOW,HIGH, or rescale the scores"
+            source.check_range(block, low, high, remedy)
+
+    return check
+
+
+def _copied(source: str, column: str | None, batch: str | None, folder: Path) -> Opened:
+    """Keep what can be read only once, so that an interrupted run need not be given it again."""
+    copy, part = folder / "input.csv", folder / "input.part"
+    if not copy.exists():
+        with part.open("wb") as target:
+            if source == "-":
+                shutil.copyfileobj(sys.stdin.buffer, target)
+            else:
+                with open(source, "rb") as stream:
+                    shutil.copyfileobj(stream, target)
+        part.rename(copy)
+    name = "standard input" if source == "-" else source
+    return text_source(Text(name, lambda: copy.open("rb")), column, batch)

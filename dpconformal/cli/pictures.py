@@ -3,22 +3,36 @@
 import itertools
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 import dpconformal as dpc
 from dpconformal.canvas import COLOURS, FAINT, INK, panels
+from dpconformal.files import Recorded
+from dpconformal.tables import exactly
 
 _SPARE = ("#e0a100", "#d1495b", "#0b7a75", "#4b3f72", "#7fb800", "#8d5524", "#3d5a80")  # in none of our pictures
 
 
-def draw_comparison(runs: dict[str, dict[str, dpc.Replay]], level: float) -> Any:
+_DRAWN = 2**22  # rounds over time, at most; the latest
+
+
+def draw_comparison(
+    runs: dict[str, np.ndarray], recorded: Recorded, measured: Any, levels: list[float], level: float
+) -> Any:
     """
     Draw thresholds and rolling coverage of every learner at one level, and coverage less level at all levels.
 
     Parameters
     ----------
-    runs : dict
-        By learner, then by series; of many series the first is drawn over time, and the others count in the coverage.
+    runs : dict of str to ndarray, shape (rounds of all series, levels)
+        Thresholds of each learner; those of the first series are drawn over time, the others count in the coverage.
+    recorded : Recorded
+        The scores.
+    measured : pandas.DataFrame
+        With the coverage of each learner.
+    levels : list of float
+        Levels.
     level : float
         Of the first two panels.
 
@@ -28,32 +42,36 @@ def draw_comparison(runs: dict[str, dict[str, dpc.Replay]], level: float) -> Any
         Three panels.
     """
     figure, axes = panels(3, 1, 9.0, 9.0, height_ratios=[1, 1, 0.9])
-    first = next(iter(next(iter(runs.values())).values()))
-    levels = np.asarray(first.levels, float)
-    k = int(np.argmin(np.abs(levels - level)))
-    rounds = first.scores.shape[0]
+    k = int(np.argmin(np.abs(np.asarray(levels) - level)))
+    end = len(recorded.scores[0])
+    drawn = slice(max(0, end - _DRAWN), end)
+    scores = np.asarray(recorded.scores[0][drawn])
+    rounds = scores.size
     window = max(1, min(rounds, max(50, rounds // 20)))
-    time = np.arange(1, rounds + 1)
+    time = np.arange(drawn.start + 1, end + 1)
     thin = max(1, rounds // 4000)
+    height = float(np.ptp(scores)) or 1.0
     colours = _colours(list(runs))
     above, middle, below = axes[:, 0]
-    above.scatter(time[::thin], np.asarray(first.scores)[::thin], s=4, color=FAINT, alpha=0.4, linewidths=0)
-    for name, series in runs.items():
-        run = next(iter(series.values()))
-        line = np.asarray(run.thresholds)[::thin, k]
+    above.scatter(time[::thin], scores[::thin], s=4, color=FAINT, alpha=0.4, linewidths=0)
+    for name, thresholds in runs.items():
+        own = np.asarray(thresholds[drawn, k])
+        line = own[::thin]
         # Restless lines go thin and behind calm ones, which they would hide.
         restless = float(np.abs(np.diff(np.where(np.isfinite(line), line, 0))).sum())
         style = {"color": colours[name], "linewidth": 1.4, "label": name, "zorder": 3 + 1 / (1 + restless)}
         if colours[name] in _SPARE:  # a variant, which may lie upon what it varies
             style |= {"linestyle": (0, (5, 2)), "zorder": 5}
-        above.plot(time[::thin], line, **style | {"linewidth": 0.6 if restless > 50 * _height(first) else 1.4})
-        rolling = np.asarray(dpc.metrics.rolling_coverage(run, window))[:, k]
+        above.plot(time[::thin], line, **style | {"linewidth": 0.6 if restless > 50 * height else 1.4})
+        run = dpc.Replay(jnp.asarray(own[:, None]), None, jnp.asarray(scores), jnp.asarray([level]))
+        rolling = np.asarray(dpc.metrics.rolling_coverage(run, window))[:, 0]
         middle.plot(time[window - 1 :][::thin], rolling[::thin], **style)
-        gap = np.mean([dpc.metrics.coverage(one) for one in series.values()], axis=0) - levels
+        row = measured[measured["learner"] == name].iloc[0]
+        gap = [row[f"coverage {exactly(a)}"] - a for a in levels]
         below.plot(levels, gap, marker="o", markersize=4, **style)
     middle.axhline(level, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     below.axhline(0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    which = "" if len(next(iter(runs.values()))) == 1 else f" of series {next(iter(next(iter(runs.values()))))}"
+    which = "" if len(recorded.names) == 1 else f" of series {recorded.names[0]}"
     above.set(title=f"Thresholds of level {level:g}{which}, scores in grey", ylabel="score")
     middle.set(
         title=f"Coverage over the last {window:,} rounds{which} (target dashed)", xlabel="round", ylabel="coverage"
@@ -61,10 +79,6 @@ def draw_comparison(runs: dict[str, dict[str, dpc.Replay]], level: float) -> Any
     below.set(title="Coverage less level", xlabel="level", ylabel="difference")
     above.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return figure
-
-
-def _height(run: dpc.Replay) -> float:
-    return float(np.ptp(np.asarray(run.scores))) or 1.0
 
 
 def _colours(names: list[str]) -> dict[str, str]:

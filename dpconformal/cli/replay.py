@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -10,13 +11,16 @@ from rich.markup import escape
 import dpconformal as dpc
 from dpconformal.cli import options
 from dpconformal.cli.methods import make_learners
-from dpconformal.cli.series import replay_series
-from dpconformal.cli.thresholds import FORMATS, write_thresholds
+from dpconformal.cli.series import replay_to_disk, runs_of
+from dpconformal.cli.tallies import tally
+from dpconformal.cli.thresholds import FORMATS, check_form, write_thresholds
+from dpconformal.cli.unfinished import identity, unfinished
 from dpconformal.experiments.progress import track
-from dpconformal.files import staged
+from dpconformal.files import Recorded, staged
 from dpconformal.tables import exactly, number, table
 
 _CERTIFIED, _EACH = 1_000_000, 2_000  # rounds times levels that are certified unasked: seconds; a series costs more
+_REPORTED = 5_000_000  # rounds that a page is made of unasked
 _MEASURES = ("coverage", "mean_threshold", "loss", "regret", "longest_miss_run")
 
 
@@ -33,16 +37,20 @@ def replay(
     concentration: options.Concentration = None,
     window: options.Window = None,
     form: Annotated[str, typer.Option("--format", help="Of the thresholds: parquet, csv or netcdf.")] = "parquet",
-    report: Annotated[bool, typer.Option(help="Whether to write report.html.")] = True,
+    report: Annotated[
+        bool | None, typer.Option(help="Whether to write report.html.", show_default="up to 5 million rounds")
+    ] = None,
     certificate: Annotated[
         bool | None, typer.Option(help="Whether to hold the run to the theorems.", show_default="if it takes seconds")
     ] = None,
+    resume: options.Resume = False,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results/replay"),
 ) -> None:
     """
     Run a learner over recorded scores: thresholds, summary, certificate and report.
 
-    Each threshold is computed from the scores before its round alone.
+    Each threshold is computed from the scores before its round alone. Scores are read in blocks, and long runs are
+    saved as they go: what was interrupted goes on with --resume.
 
     Example: dpconformal replay scores.csv --learner quantized --discount 0.99
     """
@@ -55,40 +63,59 @@ def replay(
     if "," in learner:
         raise ValueError(f"--learner {learner}: one at a time; dpconformal compare runs several")
     made = make_learners(learner, asked, said)[learner]
-    recorded = options.read(scores, column, batch, {learner: made}, ends)
-    with staged(out) as folder:
-        runs = replay_series(made, recorded, asked)
-        summary = _summary(runs)
-        rounds = sum(series.size for series in recorded.scores)
-        console.print(_shown(recorded, learner, rounds, summary, len(runs)))
-        write_thresholds(runs, asked, folder, form)
-        summary.to_csv(folder / "summary.csv", index=False)
-        size = (rounds + _EACH * len(runs)) * len(asked)
-        console.print(_certify(runs, certificate, size, folder), highlight=False)
-        if report:
-            title = f"{learner} on {Path(recorded.source).name}"
-            named: Any = next(iter(runs.values())) if list(runs) == [""] else runs
-            dpc.report(named, folder / "report.html", title=title, progress=True)
-        files = sorted(file.name for file in folder.iterdir())
+    job = {
+        "command": "replay",
+        "scores": identity(scores),
+        "--column": column,
+        "--batch": batch,
+        "--levels": asked,
+        "--learner": repr(made),
+    }
+    with unfinished(out, job, resume) as work:
+        recorded = options.read_to_disk(scores, column, batch, {learner: made}, ends, work)
+        check_form(form, recorded, len(asked))
+        thresholds = replay_to_disk(made, recorded, asked, work / "run")
+        with staged(out, work) as folder:
+            summary = _summary(recorded, thresholds, asked)
+            console.print(_shown(recorded, learner, summary))
+            write_thresholds(recorded, thresholds, asked, folder, form, made)
+            summary.to_csv(folder / "summary.csv", index=False)
+            size = (recorded.total + _EACH * len(recorded.names)) * len(asked)
+            certify = size <= _CERTIFIED if certificate is None else certificate
+            page = recorded.total <= _REPORTED if report is None else report
+            runs = runs_of(made, recorded, asked, thresholds) if certify or page else {}
+            if certify:
+                console.print(_certify(runs, folder), highlight=False)
+            else:
+                why = " (it would take a while: ask with --certificate)" if certificate is None else ""
+                console.print(f"certificate: left out{why}", highlight=False)
+            if page:
+                title = f"{learner} on {Path(recorded.source).name}"
+                named: Any = next(iter(runs.values())) if list(runs) == [""] else runs
+                dpc.report(named, folder / "report.html", title=title, progress=True)
+            elif report is None:
+                console.print("report: left out (it would take a while: ask with --report)", highlight=False)
+            files = sorted(file.name for file in folder.iterdir())
     console.print(f"written to {out}/: {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _summary(runs: dict[str, dpc.Replay]) -> Any:
+def _summary(recorded: Recorded, thresholds: np.ndarray, levels: list[float]) -> Any:
     """Tabulate every series and level."""
     import pandas as pd
 
-    frames = []
-    for name in track(list(runs), "summarising"):
-        found = dpc.metrics.summary(runs[name])
-        frame = pd.DataFrame({"level": found.level.values} | {m: found[m].values for m in _MEASURES})
-        if list(runs) != [""]:
+    frames, row = [], 0
+    for name, series in track(list(zip(recorded.names, recorded.scores, strict=True)), "summarising"):
+        found = tally(series, thresholds[row : row + len(series)], levels)
+        frame = pd.DataFrame({"level": levels} | {measure: found[measure] for measure in _MEASURES})
+        if list(recorded.names) != [""]:
             frame.insert(0, "series", name)
         frames.append(frame)
+        row += len(series)
     return pd.concat(frames, ignore_index=True)
 
 
-def _shown(recorded: Any, learner: str, rounds: int, summary: Any, count: int) -> Any:
-    source = Path(recorded.source).name
+def _shown(recorded: Recorded, learner: str, summary: Any) -> Any:
+    source, count, rounds = Path(recorded.source).name, len(recorded.names), recorded.total
     if count == 1:
         heads = ("level", "coverage", "mean threshold", "loss", "regret", "longest miss run")
         rows = [[exactly(row["level"]), *(number(row[m]) for m in _MEASURES)] for _, row in summary.iterrows()]
@@ -107,10 +134,7 @@ def _shown(recorded: Any, learner: str, rounds: int, summary: Any, count: int) -
     return table(f"{learner} on {source}: {count:,} series, {rounds:,} rounds", wide, rows, left=0)
 
 
-def _certify(runs: dict[str, dpc.Replay], asked: bool | None, size: int, folder: Path) -> str:
-    if asked is False or (asked is None and size > _CERTIFIED):
-        why = "" if asked is False else " (it would take a while: ask with --certificate)"
-        return f"certificate: left out{why}"
+def _certify(runs: dict[str, dpc.Replay], folder: Path) -> str:
     found = {name: dpc.theory.certify(runs[name]) for name in track(list(runs), "certifying")}
     text = "\n\n".join(f"{name}\n{certificate}".strip() for name, certificate in found.items())
     (folder / "certificate.txt").write_text(text + "\n", encoding="utf-8")

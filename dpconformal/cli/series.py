@@ -1,22 +1,25 @@
-"""Replay many series of unequal length as batches."""
+"""Replay many series of unequal length, in memory or on a disk with the possibility to go on."""
 
-from collections.abc import Sequence
+import time
+from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 import dpconformal as dpc
+from dpconformal.checkpoints.progress import note, recall
+from dpconformal.checkpoints.states import leaves_of, state_from
+from dpconformal.cli.passes import plan, replay_pass, rows_of
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded
 
-_NUMBERS = 2**24  # thresholds of one batch
+_EVERY = 2.0  # seconds of work between checkpoints, at least; and no more than a tenth of the time for them
 
 
 def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = True) -> dict[str, dpc.Replay]:
     """
-    Replay each series by itself.
+    Replay each series by itself, in memory.
 
     Parameters
     ----------
@@ -32,48 +35,90 @@ def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = Tr
     Returns
     -------
     dict
-        A run for each series; the last state of the longest ones only.
-
-    Notes
-    -----
-    A threshold depends on the past alone. So a short series is filled up with its own last score, runs in a batch with
-    longer ones, and what came after its end is cut off: one compiled program for all lengths.
+        A run for each series.
     """
-    longest = recorded.rounds
-    size = max(1, min(len(recorded.names), _NUMBERS // (longest * len(levels))))
-    runs: dict[str, dpc.Replay] = {}
-    blocks = range(0, len(recorded.names), size)
-    for start in track(blocks, "replaying", show=show):
-        part = recorded.scores[start : start + size]
-        filled = np.stack([np.pad(series, (0, longest - series.size), mode="edge") for series in part])
-        # The last block is as large as the others, so that one program serves them all.
-        filled = np.pad(filled, ((0, size - len(part)), (0, 0)), mode="edge")
-        run: Any = dpc.replay(learner, filled, levels)
-        thresholds = np.asarray(run.thresholds)
-        for k, series in enumerate(part):
-            name = recorded.names[start + k]
-            own = jnp.asarray(thresholds[k, : series.size])
-            whole = series.size == longest  # else the state has seen the filling, too
-            state = jax.tree.map(lambda leaf, k=k: leaf[k], run.state) if whole else None
-            runs[name] = dpc.Replay(own, state, jnp.asarray(series), run.levels, learner)
-    return runs
+    thresholds, state = np.empty((recorded.total, len(levels))), None
+    for now in track(plan(learner, recorded, len(levels)), "replaying", show=show):
+        state = state if now.rounds.start else None
+        found, state = replay_pass(learner, recorded, levels, now, state)
+        for k, row, count in rows_of(recorded, now):
+            thresholds[row : row + count] = found[k, :count]
+    return runs_of(learner, recorded, levels, thresholds)
 
 
-def mean_over_series(runs: dict[str, dpc.Replay], measures: Sequence[str]) -> dict[str, np.ndarray]:
+def replay_to_disk(learner: Any, recorded: Recorded, levels: Any, folder: Path, show: bool = True) -> np.ndarray:
     """
-    Average measures over series.
+    Replay each series by itself; thresholds go to a file, and checkpoints beside it.
 
     Parameters
     ----------
-    runs : dict
-        Runs by series.
-    measures : sequence of str
-        Variables of :func:`dpconformal.metrics.summary`.
+    learner : Learner
+        Who.
+    recorded : Recorded
+        The scores.
+    levels : sequence of float
+        Levels.
+    folder : Path
+        Where. What an interrupted call left there is carried on with, and the result is the same to the last bit.
+    show : bool
+        Whether to show progress.
 
     Returns
     -------
-    dict of ndarray, shape (A,)
-        The mean of each over the series.
+    ndarray, shape (rounds of all series, levels)
+        Thresholds of one series after the other, mapped from the file.
+
+    Raises
+    ------
+    OSError
+        If the disk is full; the last checkpoint is still good.
     """
-    found = [dpc.metrics.summary(run) for run in runs.values()]
-    return {measure: np.mean([summary[measure].values for summary in found], axis=0) for measure in measures}
+    folder.mkdir(exist_ok=True)
+    width, file, journal = 8 * len(levels), folder / "thresholds.f8", folder / "progress.dpc"
+    passes = plan(learner, recorded, len(levels))
+    found = recall(journal, "replay") if file.exists() else None
+    done = found[0]["passes"] if found else 0
+    state = state_from(learner, found[1]) if found and found[1] else None
+    saved, cost = time.monotonic(), 0.0
+    with file.open("r+b" if found else "w+b") as out:
+        for k, now in enumerate(track(passes[done:], "replaying", show=show), done + 1):
+            thresholds, state = replay_pass(learner, recorded, levels, now, state if now.rounds.start else None)
+            for j, row, count in rows_of(recorded, now):
+                out.seek(row * width)
+                out.write(np.ascontiguousarray(thresholds[j, :count], "<f8").data)
+            if k == len(passes) or time.monotonic() - saved > max(_EVERY, 10 * cost):
+                start = time.monotonic()
+                out.flush()  # to the system: what a killed process has written there is not lost
+                carried = k < len(passes) and passes[k].rounds.start
+                note(journal, "replay", {"passes": k}, leaves_of(learner, state) if carried else {})
+                saved = time.monotonic()
+                cost = saved - start
+    return np.memmap(file, "<f8", "r", shape=(recorded.total, len(levels)))
+
+
+def runs_of(learner: Any, recorded: Recorded, levels: Any, thresholds: np.ndarray) -> dict[str, dpc.Replay]:
+    """
+    Take thresholds for what they are: runs of the learner over each series.
+
+    Parameters
+    ----------
+    learner : Learner
+        Who.
+    recorded : Recorded
+        The scores.
+    levels : sequence of float
+        Levels.
+    thresholds : ndarray, shape (rounds of all series, levels)
+        Of one series after the other.
+
+    Returns
+    -------
+    dict
+        A run for each series, in memory, without a state.
+    """
+    asked, runs, row = jnp.asarray(levels, float), {}, 0
+    for name, series in zip(recorded.names, recorded.scores, strict=True):
+        own = jnp.asarray(np.asarray(thresholds[row : row + len(series)]))
+        runs[name] = dpc.Replay(own, None, jnp.asarray(np.asarray(series)), asked, learner)
+        row += len(series)
+    return runs

@@ -10,6 +10,7 @@ from scipy.special import betaincinv
 from dpconformal.baselines import ACI, PID, SAOCP, DtACI
 from dpconformal.beliefs import Exact
 from dpconformal.canvas import COLOURS, FAINT, INK, panels
+from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import number, whole
 from dpconformal.experiments.certified import certified
 from dpconformal.experiments.progress import track
@@ -64,7 +65,12 @@ def _in_windows(run: Replay, window: int) -> Replay:
 
 
 def drift(
-    seeds: int = 20, rounds: int = 3000, window: int = 250, level: float = 0.9, progress: bool = True
+    seeds: int = 20,
+    rounds: int = 3000,
+    window: int = 250,
+    level: float = 0.9,
+    progress: bool = True,
+    checkpoint: Any = None,
 ) -> "xr.Dataset":
     """
     Compare regret in windows, on a stream that jumps and on one that drifts.
@@ -86,6 +92,8 @@ def drift(
         α in (0, 1).
     progress : bool
         Whether to show a progress bar.
+    checkpoint : path, optional
+        Folder in which finished steps are kept: called again with it, an interrupted experiment goes on.
 
     Returns
     -------
@@ -111,8 +119,12 @@ def drift(
     # Hyperparameters are leaves, so that all discounts share a program, and so do the streams.
     follow = jax.jit(lambda learner, scores: replay(learner, scores, [level]).thresholds)  # type: ignore[union-attr]
     found = {TRUTH: scale[..., None] * float(betaincinv(*_SHAPE, level))}
+    about = {"experiment": "drift", "seeds": seeds, "rounds": rounds, "level": level}
+    journal = Journal(checkpoint, about)
     for name in track(list(methods), "replaying", progress):
-        found[name] = jnp.stack([follow(*pair) for pair in zip(methods[name][-1], scores, strict=True)])
+        found[name] = jnp.stack(
+            journal.once(name, lambda learners: tuple(map(follow, learners, scores)), methods[name][-1])
+        )
     levels = jnp.asarray([level], scores.dtype)
     runs = {name: Replay(thresholds, None, scores, levels) for name, thresholds in found.items()}
     windows = {name: _in_windows(run, window) for name, run in runs.items()}

@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import betaincinv
 
 from dpconformal.beliefs import ERM, Exact, SplitConformal
 from dpconformal.canvas import COLOURS, INK, panels
+from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import number, whole
 from dpconformal.experiments.certified import certified
 from dpconformal.experiments.progress import track
@@ -37,7 +39,9 @@ def _priors() -> dict[str, Any]:
     return {name: Histogram(edges, choice) for name, choice in choices.items()}
 
 
-def frequentist(seeds: int = 200, level: float = 0.9, counts: Any = COUNTS, progress: bool = True) -> "xr.Dataset":
+def frequentist(
+    seeds: int = 200, level: float = 0.9, counts: Any = COUNTS, progress: bool = True, checkpoint: Any = None
+) -> "xr.Dataset":
     """
     Compare what empirical and Bayesian thresholds cost after n iid scores, with a good and a wrong prior.
 
@@ -54,6 +58,8 @@ def frequentist(seeds: int = 200, level: float = 0.9, counts: Any = COUNTS, prog
         Numbers of scores n, increasing.
     progress : bool
         Whether to show a progress bar.
+    checkpoint : path, optional
+        Folder in which finished steps are kept: called again with it, an interrupted experiment goes on.
 
     Returns
     -------
@@ -80,13 +86,19 @@ def frequentist(seeds: int = 200, level: float = 0.9, counts: Any = COUNTS, prog
     learners |= {(p, s): Exact(prior, schedule) for p, prior in choices.items() for s, schedule in SCHEDULES.items()}
     found = {key: np.empty((seeds, len(counts), levels.size)) for key in learners}
     runs = {}
+    journal = Journal(checkpoint, {"experiment": "frequentist", "seeds": seeds, "level": level, "counts": counts})
+
+    def step(learner: Any, here: np.ndarray) -> tuple[Any, Any]:
+        thresholds = np.asarray(replay(learner, scores[here], levels)[0])
+        return thresholds[:, counts], thresholds[0]
+
     for key, begin in track([(k, begin) for k in learners for begin in range(0, seeds, size)], "replaying", progress):
         here = np.arange(begin, begin + size) % seeds  # the last batch is filled up, so that one program serves all
-        run: Any = replay(learners[key], scores[here], levels)
-        found[key][here] = np.asarray(run.thresholds)[:, counts]
+        found[key][here], first = journal.once(f"{key} {begin}", step, learners[key], here)
         if begin == 0 and key[0] == "uniform":
             learner = Exact(Uniform(), SCHEDULES[key[1]])
-            runs[f"Exact, {key[1]}"] = Replay(run.thresholds[0], None, run.scores[0], run.levels, learner)
+            own = jnp.asarray(first), None, jnp.asarray(scores[0]), jnp.asarray(levels), learner
+            runs[f"Exact, {key[1]}"] = Replay(*own)
     of_all = [[found[prior if name in SCHEDULES else "", name] for name in METHODS] for prior in choices]
     thresholds = np.array(of_all).swapaxes(2, 3)  # prior, method, count, seed, level
 

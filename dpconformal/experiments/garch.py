@@ -9,12 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import as_numbers, complain_at, whole
 from dpconformal.experiments.progress import track
 
+_DAYS = 100  # of a step that is kept
+
 
 def garch_scores(
-    prices: Any, lookback: int = 100, refit_every: int = 1, warmup: int = 10, progress: bool = True, cache: Any = None
+    prices: Any,
+    lookback: int = 100,
+    refit_every: int = 1,
+    warmup: int = 10,
+    progress: bool = True,
+    cache: Any = None,
+    checkpoint: Any = None,
 ) -> np.ndarray:
     """
     Score daily prices by the error of one-day-ahead GARCH(1, 1) forecasts of their volatility.
@@ -39,6 +48,8 @@ def garch_scores(
     cache : path or False, optional
         Folder in which results are kept and looked up; by default ``dpconformal/garch`` in ``$XDG_CACHE_HOME`` or
         ``~/.cache``. False for none.
+    checkpoint : path, optional
+        Folder in which the days done so far are kept: called again with it, interrupted work goes on.
 
     Returns
     -------
@@ -74,19 +85,28 @@ def garch_scores(
     returns = 100 * np.diff(prices) / prices[:-1]
     returns = np.concatenate([returns[:1], returns])
     scores = np.zeros(returns.size)
-    parameters = None
-    for day in track(range(warmup, returns.size), "fitting GARCH", progress):
-        if (day - warmup) % refit_every == 0:
-            parameters = None
-        model = arch.arch_model(returns[max(0, day - lookback) : day], vol="GARCH", p=1, q=1, rescale=False)
-        variance, parameters = _forecast(model, parameters)
-        error = abs(returns[day] ** 2 - variance)
-        if not np.isfinite(error):
-            raise ValueError(
-                f"prices[{day}] = {prices[day]}: the forecast variance of its return is {variance} and the return "
-                f"{returns[day]} per cent; check the prices around it, or leave them out"
-            )
-        scores[day] = error / (1 + error)
+    parameters = np.zeros(0)
+    digest = hashlib.sha256(prices.tobytes()).hexdigest()
+    journal = Journal(checkpoint, {"prices": digest, "options": [arch.__version__, lookback, refit_every, warmup]})
+
+    def some_days(days: range, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        errors = np.zeros(len(days))
+        for k, day in enumerate(days):
+            if (day - warmup) % refit_every == 0:
+                parameters = np.zeros(0)
+            model = arch.arch_model(returns[max(0, day - lookback) : day], vol="GARCH", p=1, q=1, rescale=False)
+            variance, parameters = _forecast(model, parameters)
+            errors[k] = abs(returns[day] ** 2 - variance)
+            if not np.isfinite(errors[k]):
+                raise ValueError(
+                    f"prices[{day}] = {prices[day]}: the forecast variance of its return is {variance} and the return "
+                    f"{returns[day]} per cent; check the prices around it, or leave them out"
+                )
+        return errors / (1 + errors), parameters
+
+    for first in track(range(warmup, returns.size, _DAYS), "fitting GARCH", progress):
+        days = range(first, min(first + _DAYS, returns.size))
+        scores[days.start : days.stop], parameters = journal.once(f"days from {first}", some_days, days, parameters)
     if file is not None:
         _store(file, scores)
     return scores
@@ -100,12 +120,12 @@ def _arch() -> Any:
     return arch
 
 
-def _forecast(model: Any, parameters: Any) -> tuple[float, Any]:
-    """Forecast the variance one day ahead, with given parameters or with a new estimate."""
+def _forecast(model: Any, parameters: np.ndarray) -> tuple[float, np.ndarray]:
+    """Forecast the variance one day ahead, with given parameters or, where there are none, with a new estimate."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fit on a hundred days does not always converge
-        result = model.fit(disp="off", show_warning=False) if parameters is None else model.fix(parameters)
-        return float(result.forecast(horizon=1).variance.iloc[-1, 0]), result.params
+        result = model.fix(parameters) if parameters.size else model.fit(disp="off", show_warning=False)
+        return float(result.forecast(horizon=1).variance.iloc[-1, 0]), np.asarray(result.params, float)
 
 
 def _file(cache: Any, prices: np.ndarray, options: tuple[Any, ...]) -> Path:

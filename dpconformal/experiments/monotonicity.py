@@ -9,6 +9,7 @@ import numpy as np
 from dpconformal.baselines import MVP, OGD
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.canvas import panels
+from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import whole
 from dpconformal.experiments.certified import certified
 from dpconformal.experiments.progress import track
@@ -23,7 +24,7 @@ _LEVELS = np.array(PAIRS).ravel()
 _BATCH = 50  # seeds at a time
 
 
-def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True) -> "xr.Dataset":
+def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, checkpoint: Any = None) -> "xr.Dataset":
     """
     Count how often a higher level gets a smaller threshold, on iid uniform scores.
 
@@ -37,6 +38,8 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True) -> 
         T of each.
     progress : bool
         Whether to show a progress bar.
+    checkpoint : path, optional
+        Folder in which finished steps are kept: called again with it, an interrupted experiment goes on.
 
     Returns
     -------
@@ -73,9 +76,11 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True) -> 
     size = min(_BATCH, seeds)
     starts = [(name, begin) for name in methods for begin in range(0, seeds, size)]
     found = {name: np.empty((seeds, rounds, _LEVELS.size)) for name in methods}
+    journal = Journal(checkpoint, {"experiment": "monotonicity", "seeds": seeds, "rounds": rounds})
     for name, begin in track(starts, "replaying", progress):
         here = np.arange(begin, begin + size) % seeds  # the last batch is filled up, so that one program serves all
-        found[name][here] = methods[name](jnp.asarray(scores[here]), jnp.asarray(here, jnp.int32))
+        given = methods[name], jnp.asarray(scores[here]), jnp.asarray(here, jnp.int32)
+        (found[name][here],) = journal.once(f"{name} {begin}", lambda run, *given: (run(*given),), *given)
     pairs = {name: thresholds.reshape(seeds, rounds, len(PAIRS), 2) for name, thresholds in found.items()}
     crossings = {name: (pair[..., 0] > pair[..., 1]).sum(axis=1).T for name, pair in pairs.items()}
     seed = int(np.argmax(np.all([crossings[name] > 0 for name in ("MultiOGD", "MultiMVP")], axis=(0, 1))))

@@ -2,16 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.canvas import FAINT, OURS, panels
+from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import whole
 from dpconformal.experiments.certified import certified
 from dpconformal.experiments.progress import track
 from dpconformal.metrics import regret
 from dpconformal.priors import Histogram, Uniform
-from dpconformal.replay import replay
+from dpconformal.replay import Replay, replay
 from dpconformal.streams import alternating
 from dpconformal.theory import path_bound
 
@@ -30,7 +32,7 @@ _COLOURS = {
 }
 
 
-def prior(rounds: int = 1000, seed: int = 0, progress: bool = True) -> "xr.Dataset":
+def prior(rounds: int = 1000, seed: int = 0, progress: bool = True, checkpoint: Any = None) -> "xr.Dataset":
     """
     Measure the regret on 0.5, 0, 0.5, 0, … under priors that fit it more or less, at many levels.
 
@@ -45,6 +47,8 @@ def prior(rounds: int = 1000, seed: int = 0, progress: bool = True) -> "xr.Datas
         Of the sample that a prior is learned from.
     progress : bool
         Whether to show a progress bar.
+    checkpoint : path, optional
+        Folder in which finished steps are kept: called again with it, an interrupted experiment goes on.
 
     Returns
     -------
@@ -70,9 +74,11 @@ def prior(rounds: int = 1000, seed: int = 0, progress: bool = True) -> "xr.Datas
         "wrong": Exact(Histogram(edges=[0, 0.7, 1], masses=[1, 9])),
         "none (ERM)": ERM(),
     }
-    runs: dict[str, Any] = {
-        name: replay(learners[name], scores, LEVELS) for name in track(learners, "replaying", progress)
-    }
+    journal = Journal(checkpoint, {"experiment": "prior", "rounds": rounds, "seed": seed})
+    runs: dict[str, Any] = {}
+    for name in track(learners, "replaying", progress):
+        (found,) = journal.once(name, lambda learner: replay(learner, scores, LEVELS)[:1], learners[name])
+        runs[name] = Replay(jnp.asarray(found), None, jnp.asarray(scores), jnp.asarray(LEVELS), learners[name])
     ours = {name: run for name, run in runs.items() if name != "none (ERM)"}
     bound = [path_bound(ours[name]) if name in ours else np.full(LEVELS.size, np.nan) for name in runs]
     data = xr.Dataset(

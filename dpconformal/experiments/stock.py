@@ -36,6 +36,7 @@ def stock(
     seeds: int = 20,
     progress: bool = True,
     cache: Any = None,
+    checkpoint: Any = None,
 ) -> "xr.Dataset":
     """
     Bound the error of a GARCH(1, 1) volatility forecast, day by day, on prices of a stock or an index.
@@ -60,6 +61,8 @@ def stock(
         Whether to show a progress bar.
     cache : path or False, optional
         Folder for scores, see :func:`dpconformal.experiments.garch.garch_scores`.
+    checkpoint : path, optional
+        Folder in which finished steps are kept: called again with it, an interrupted experiment goes on.
 
     Returns
     -------
@@ -79,7 +82,9 @@ def stock(
         raise ValueError(f"level = {level:g}: pass one of {', '.join(map(str, LEVELS))}")
     column = BUNDLED.get(str(source), "Open") if column is None else column
     prices = read_prices(source, column, start, end)
-    scores = garch_scores(prices.to_numpy(), refit_every=refit_every, progress=progress, cache=cache)
+    scores = garch_scores(
+        prices.to_numpy(), refit_every=refit_every, progress=progress, cache=cache, checkpoint=checkpoint
+    )
     ours: Any = replay(Quantized(bins=_BUCKETS, discount=np.sqrt(1 - 1 / _WINDOW)), scores, LEVELS)
     first_mvp, mvp_coverage = _multivalid(ours.scores, seeds)
     runs: dict[str, Any] = {

@@ -9,6 +9,7 @@ import numpy as np
 from dpconformal.baselines import MVP, OGD
 from dpconformal.beliefs import ERM, Exact, Quantized
 from dpconformal.canvas import COLOURS, FAINT, panels
+from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import whole
 from dpconformal.experiments.certified import certified
 from dpconformal.experiments.progress import track
@@ -25,7 +26,7 @@ _LEVELS = (0.5, 0.7)
 _BUCKETS = 50  # of MVP
 
 
-def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True) -> "xr.Dataset":
+def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, checkpoint: Any = None) -> "xr.Dataset":
     """
     Measure the regret of five methods on scores that jump: 1, 0, 1, 0 and so on.
 
@@ -40,6 +41,8 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True) -> "
         Runs of MVP, which tosses coins; its regret is their mean.
     progress : bool
         Whether to show a progress bar.
+    checkpoint : path, optional
+        Folder in which finished steps are kept: called again with it, an interrupted experiment goes on.
 
     Returns
     -------
@@ -74,15 +77,21 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True) -> "
         return replay(learner, scores, _LEVELS).thresholds  # type: ignore[union-attr]
 
     runs: dict[str, Any] = {}
-    curves = {}
+    curves, levels = {}, jnp.asarray(_LEVELS)
+    journal = Journal(checkpoint, {"experiment": "switching", "rounds": rounds, "seeds": seeds})
     for name in track(methods, "replaying", progress):
         if name == "MVP":
-            found = jax.vmap(multivalid)(jnp.arange(seeds, dtype=jnp.int32))
-            batch = Replay(found, None, jnp.broadcast_to(jnp.asarray(scores), (seeds, rounds)), jnp.asarray(_LEVELS))
-            mvp = regret(batch, running=True)
+
+            def all_seeds() -> tuple[Any]:
+                found = jax.vmap(multivalid)(jnp.arange(seeds, dtype=jnp.int32))
+                each = jnp.broadcast_to(jnp.asarray(scores), (seeds, rounds))
+                return (regret(Replay(found, None, each, levels), running=True),)
+
+            (mvp,) = journal.once(name, all_seeds)
             curves[name] = mvp.mean(axis=0)
         else:
-            runs[name] = replay(methods[name], scores, _LEVELS)
+            (found,) = journal.once(name, lambda learner: replay(learner, scores, _LEVELS)[:1], methods[name])
+            runs[name] = Replay(jnp.asarray(found), None, jnp.asarray(scores), levels, methods[name])
             curves[name] = regret(runs[name], running=True)
     time = np.arange(1, rounds + 1)
     stacked = np.stack([curves[name] for name in methods])

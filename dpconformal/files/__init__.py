@@ -1,7 +1,8 @@
 """Scores from files, results to files."""
 
-from dpconformal.files.reading import read_scores
+from dpconformal.files.reading import open_scores, read_scores
 from dpconformal.files.recorded import Recorded
+from dpconformal.files.spool import spool
 from dpconformal.files.staging import staged
 
-__all__ = ["Recorded", "read_scores", "staged"]
+__all__ = ["Recorded", "open_scores", "read_scores", "spool", "staged"]

@@ -1,4 +1,4 @@
-"""Results appear whole or not at all."""
+"""Results appear whole or not at all; unfinished work stays beside them, to go on with."""
 
 import contextlib
 import os
@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+class Unwritable(OSError, ValueError):
+    """A folder cannot be written to: it is not ours, or the disk is full."""
+
+
 @contextlib.contextmanager
-def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
+def staged(folder: str | os.PathLike[str], within: Path | None = None) -> Iterator[Path]:
     """
     Collect files in a hidden place beside their folder, and move them there when all are written.
 
@@ -17,6 +21,8 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
     ----------
     folder : path
         Made if it is not there; files of the same names are replaced, others stay.
+    within : Path, optional
+        Where to make the hidden place; in the folder itself by default.
 
     Yields
     ------
@@ -25,37 +31,80 @@ def staged(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises
     ------
-    ValueError
+    Unwritable
         If the folder cannot be made or written to.
     """
     folder = Path(folder)
+    with made(folder):
+        try:
+            stage = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=within or folder))
+        except OSError as error:
+            raise refused(folder, error) from None
+        try:
+            yield stage
+            files = sorted(stage.iterdir())
+            blocked = next((folder / file.name for file in files if (folder / file.name).is_dir()), None)
+            if blocked is not None:  # before the first is moved
+                raise ValueError(
+                    f"{blocked} is a folder, in the place of a file: remove it, or choose another with --out"
+                )
+            for file in files:
+                os.replace(file, folder / file.name)
+        except OSError as error:
+            raise refused(folder, error) from None
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """
+    Make a folder, and take it away again if it was made for nothing.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+
+    Yields
+    ------
+    None
+        While it is there.
+
+    Raises
+    ------
+    Unwritable
+        If it cannot be made.
+    """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
-    except OSError as error:
-        _remove_empty(missing)
-        raise _refused(folder, error) from None
-    try:
-        yield stage
-        files = sorted(stage.iterdir())
-        blocked = next((folder / file.name for file in files if (folder / file.name).is_dir()), None)
-        if blocked is not None:  # before the first is moved
-            raise ValueError(f"{blocked} is a folder, in the place of a file: remove it, or choose another with --out")
-        for file in files:
-            os.replace(file, folder / file.name)
-    except OSError as error:
-        raise _refused(folder, error) from None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise refused(folder, error) from None
+        yield
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        _remove_empty(missing)
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # only an empty one can be
 
 
-def _refused(folder: Path, error: OSError) -> ValueError:
-    return ValueError(f"{folder} cannot be written to: {error.strerror or error}; choose another with --out")
+def refused(folder: Path, error: OSError) -> Unwritable:
+    """
+    Say that a folder cannot be written to.
 
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    error : OSError
+        What the system said.
 
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # only an empty one can be
+    Returns
+    -------
+    Unwritable
+        To be raised.
+    """
+    if isinstance(error, Unwritable):
+        return error
+    return Unwritable(f"{folder} cannot be written to: {error.strerror or error}; choose another with --out")

@@ -71,6 +71,13 @@ class Text:
             raise ValueError(f"{self.source}, line {self.blank + 1:,}: two columns are called {twice!r}; rename one")
         return names
 
+    def data_start(self) -> int:
+        """Return the byte at which the first row of data begins."""
+        with self.open() as data:
+            mark = 3 if data.read(3) == b"\xef\xbb\xbf" else 0
+        with self.lines() as lines:
+            return mark + sum(len(line.encode()) for line in itertools.islice(lines, self.blank + self.has_header))
+
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Go through the rows of data with their line numbers; among several columns empty lines are none."""
         one = len(self.names()) == 1 and self.has_gap()

@@ -1,0 +1,79 @@
+"""Steps of long work, each kept when it is done, so that an interrupted run repeats none of them."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpconformal.checkpoints.progress import note, recall
+
+
+class Journal:
+    """
+    A folder with the results of steps.
+
+    Parameters
+    ----------
+    folder : path or None
+        Where; made if it is not there. None to keep nothing.
+    about : dict
+        What the work depends on, as JSON can hold it: steps of other work in the folder are refused.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     journal = Journal(folder, {"seeds": 3})
+    ...     first = journal.once("sum", lambda: (np.arange(4).sum(),))
+    ...     again = journal.once("sum", lambda: 1 / 0)  # not done again
+    >>> int(first[0]), int(again[0])
+    (6, 6)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, about: dict[str, Any]) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.about = json.loads(json.dumps(about))
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def once(self, name: str, work: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[np.ndarray, ...]:
+        """
+        Do a step, or recall its result.
+
+        Parameters
+        ----------
+        name : str
+            Of the step.
+        work : callable
+            Returns a tuple of arrays.
+        *given
+            What it is called with.
+
+        Returns
+        -------
+        tuple of ndarray
+            What it returned, now or then.
+
+        Raises
+        ------
+        ValueError
+            If the folder holds steps of other work.
+        """
+        if self.folder is None:
+            return tuple(np.asarray(part) for part in work(*given))
+        file = self.folder / f"step-{hashlib.sha256(name.encode()).hexdigest()[:16]}.dpc"
+        kept = recall(file, "step")
+        if kept is None:
+            parts = {str(k): np.asarray(part) for k, part in enumerate(work(*given))}
+            note(file, "step", {"name": name, "of": self.about}, parts)
+            return tuple(parts.values())
+        if kept[0] != {"name": name, "of": self.about}:
+            raise ValueError(
+                f"{file} is a step of other work, {kept[0].get('of')} in the place of {self.about}: choose another "
+                "folder"
+            )
+        return tuple(kept[1].values())

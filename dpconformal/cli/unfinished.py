@@ -1,0 +1,164 @@
+"""Unfinished work: kept beside the results until they are there, and carried on with when asked."""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+
+import dpconformal as dpc
+from dpconformal.checkpoints.atomic import write_whole
+from dpconformal.files.reading import is_stream
+from dpconformal.files.staging import Unwritable, made, refused
+
+FOLDER = ".unfinished"
+
+
+@contextlib.contextmanager
+def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
+    """
+    Hold a folder for the work of a command, from its start to its results.
+
+    Parameters
+    ----------
+    out : Path
+        Where results go. The work is in a hidden folder there.
+    job : dict
+        All that the results depend on, as JSON can hold it.
+    resume : bool
+        Whether to go on with what an earlier run of the same job left; otherwise it is dropped.
+
+    Yields
+    ------
+    Path
+        The folder. It is taken away in the end, unless the work was interrupted or the disk was full.
+
+    Raises
+    ------
+    ValueError
+        If what was left is of another job, or another process works there.
+    SystemExit
+        On Ctrl-C, with code 130 and a word on how to go on.
+    """
+    job = json.loads(json.dumps(job | {"dpconformal": dpc.__version__, "jax": jax.__version__}))
+    folder = out / FOLDER
+    with made(out):
+        try:
+            folder.mkdir(exist_ok=True)
+            lock = (folder / "lock").open("w")
+        except OSError as error:
+            raise refused(out, error) from None
+        with lock:
+            _take(lock, out)
+            finished = False
+            try:
+                _begin(folder, job, resume)
+                yield folder
+                finished = True
+            except KeyboardInterrupt:
+                _say(f"stopped; go on with: {again()}")
+                raise SystemExit(130) from None
+            except Unwritable as error:
+                raise _left(error) from None
+            except OSError as error:
+                raise _left(refused(out, error)) from None
+            except (ValueError, ImportError):
+                finished = True  # there is nothing to go on with: what was asked for must change
+                raise
+            finally:
+                if finished:
+                    # The job first: killed in between, the rest is nobody's, and not taken for whole.
+                    (folder / "job.json").unlink(missing_ok=True)
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def again() -> str:
+    """
+    Write the command that carries on with this one.
+
+    Returns
+    -------
+    str
+        For a shell.
+    """
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    return shlex.join(words if "--resume" in words else [*words, "--resume"])
+
+
+def identity(source: str) -> dict[str, Any]:
+    """
+    Describe a file so that a change to it is noticed.
+
+    Parameters
+    ----------
+    source : str
+        The file; what can be read only once is copied to the folder of the work, and has no more than its name.
+
+    Returns
+    -------
+    dict
+        For the job.
+    """
+    if is_stream(source) or not Path(source).exists():
+        return {"name": source}
+    found = os.stat(source)
+    return {"name": source, "bytes": found.st_size, "changed": found.st_mtime_ns}
+
+
+def _begin(folder: Path, job: dict[str, Any], resume: bool) -> None:
+    file = folder / "job.json"
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    if resume and before is not None:
+        for name in job.keys() | before.keys():
+            if job.get(name) != before.get(name):
+                raise _Another(_difference(name, before.get(name), job.get(name)))
+        return
+    if resume:
+        _say("there is nothing to go on with: starting from the beginning")
+    elif before is not None:
+        _say("an unfinished run was there; starting anew (--resume would have gone on with it)")
+    for path in folder.iterdir():
+        if path.name != "lock":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    write_whole(file, [json.dumps(job).encode()])
+
+
+class _Another(OSError, ValueError):
+    """What was left is of another job: it stays."""
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    if name == "scores":
+        return f"{before['name']} is not what it was when the unfinished run began: start anew without --resume"
+    return f"the unfinished run has {name} = {before}, and this one {now}: say the same again, or leave out --resume"
+
+
+def _take(lock: Any, out: Path) -> None:
+    """Make sure that nobody else works here; the lock goes with the process, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ValueError(
+            f"{out} is being written to by another process: wait for it, or choose another --out"
+        ) from None
+
+
+def _left(error: OSError) -> OSError:
+    if isinstance(error, _Another):
+        return error
+    return Unwritable(f"{error}. What was done is kept: once there is room, go on with: {again()}")
+
+
+def _say(what: str) -> None:
+    Console(stderr=True).print(what, highlight=False, markup=False, soft_wrap=True)

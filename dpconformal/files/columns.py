@@ -1,0 +1,135 @@
+"""Which column holds the scores, and what is said when that cannot be told."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def choose_columns(source: str, names: list[str], column: str | None, batch: str | None) -> tuple[str, str | None]:
+    """
+    Find the columns of the scores and of the series.
+
+    Parameters
+    ----------
+    source : str
+        The file, for errors.
+    names : list of str
+        Its columns.
+    column, batch : str, optional
+        What the user asked for.
+
+    Returns
+    -------
+    tuple
+        The column of the scores, and that of the series or None.
+
+    Raises
+    ------
+    ValueError
+        If there is no such column, or several that may be meant.
+
+    Examples
+    --------
+    >>> choose_columns("a.csv", ["day", "Score"], None, None)
+    ('Score', None)
+    """
+    series = None if batch is None else _named(source, names, batch, "--batch")
+    score = _scores(source, names, batch) if column is None else _named(source, names, column, "--column")
+    if score == series:
+        raise ValueError(f"--batch {batch} is the column of the scores: name another, or leave it out")
+    return score, series
+
+
+def _scores(source: str, names: list[str], batch: str | None) -> str:
+    others = [name for name in names if name != batch]
+    if not others:
+        raise ValueError(f"--batch {batch} is the only column of {source}: the scores need one of their own")
+    called = [name for name in others if name.strip().lower() in ("score", "scores")]
+    for candidates in (others, called):
+        if len(candidates) == 1:
+            return candidates[0]
+    raise ValueError(f"{source} has the columns {', '.join(names)}: say which holds the scores with --column NAME")
+
+
+def _named(source: str, names: list[str], wanted: str, option: str) -> str:
+    if wanted in names:
+        return wanted
+    close = difflib.get_close_matches(wanted, names, 1)
+    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
+    raise ValueError(f"{option} {wanted}: {source} has no such column; {hint}")
+
+
+def check_finite(source: str, column: str, values: np.ndarray, place: Callable[[int], str], row: int = 0) -> None:
+    """
+    Refuse what is no score.
+
+    Parameters
+    ----------
+    source, column : str
+        What errors call the file and the column.
+    values : ndarray, shape (n,)
+        Numbers.
+    place : callable
+        Says where a row is.
+    row : int
+        The row of the first value.
+
+    Raises
+    ------
+    ValueError
+        Naming file, place, column and value of the first that is not finite.
+    """
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        more = f" ({bad.size - 1:,} more like it)" if bad.size > 1 else ""
+        raise ValueError(
+            f"{source}, {place(row + int(bad[0]))}, {column}: {values[bad[0]]} is no score{more}; "
+            "drop the round or fill it in on purpose"
+        )
+
+
+def row_place(row: int) -> str:
+    """
+    Say where a row is in a file that has rows only.
+
+    Parameters
+    ----------
+    row : int
+        Counted from 0.
+
+    Returns
+    -------
+    str
+        Counted from 1.
+
+    Examples
+    --------
+    >>> row_place(0)
+    'row 1'
+    """
+    return f"row {row + 1:,}"
+
+
+def arrow() -> Any:
+    """
+    Import Arrow, which reads and writes tables.
+
+    Returns
+    -------
+    module
+        ``pyarrow`` with its ``csv`` and ``parquet``.
+
+    Raises
+    ------
+    ImportError
+        Saying how to install it.
+    """
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("tables of scores need pyarrow: pip install 'dpconformal[cli]'") from error
+    return pyarrow

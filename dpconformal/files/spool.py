@@ -1,0 +1,125 @@
+"""Scores on disk as plain numbers, series by series: read once, then mapped, so that memory does not limit them."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from dpconformal.checkpoints.atomic import write_whole
+from dpconformal.checkpoints.progress import note, recall
+from dpconformal.files.recorded import Names, Recorded
+from dpconformal.files.source import Block, Source
+
+_EVERY = 2.0  # seconds between notes of how far the reading has come
+_ROWS = 2**20  # that are sorted into series at a time
+
+
+def spool(source: Source, folder: str | os.PathLike[str], check: Callable[[Source, Block], None]) -> Recorded:
+    r"""
+    Copy the scores of a file to a folder, or find them there.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    folder : path
+        Where to keep them. What an interrupted call with the same source left there is carried on with.
+    check : callable
+        ``(source, block) -> None``: raises if a block holds what is not wanted.
+
+    Returns
+    -------
+    Recorded
+        The scores, mapped from the folder.
+
+    Raises
+    ------
+    OSError
+        If the disk is full.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dpconformal.files import open_scores
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.csv").write_text("store,score\nb,0.25\na,0.75\nb,0.5\n")
+    ...     found = spool(open_scores(f"{folder}/a.csv", batch="store"), folder, lambda source, block: None)
+    ...     found.names, [series.tolist() for series in found.scores]
+    (['b', 'a'], [[0.25, 0.5], [0.75]])
+    """
+    folder = Path(folder)
+    done = recall(folder / "scores.dpc", "scores")
+    if done is None:
+        _copy(source, folder, check)
+        done = recall(folder / "scores.dpc", "scores")
+    assert done is not None
+    lengths = done[1]["lengths"]
+    names = json.loads((folder / "names.json").read_text(encoding="utf-8")) if done[0]["series"] else [""]
+    every = np.memmap(folder / done[0]["file"], "<f8", "r", shape=(int(lengths.sum()),))
+    ends = np.cumsum(lengths)
+    return Recorded(source.name, names, [every[end - n : end] for end, n in zip(ends, lengths, strict=True)])
+
+
+def _copy(source: Source, folder: Path, check: Callable[[Source, Block], None]) -> None:
+    file, journal = folder / "rows.f8", folder / "reading.dpc"
+    found = recall(journal, "reading")
+    kept = found is not None and file.exists() and file.stat().st_size >= 8 * found[0]["rows"]
+    where, row = (found[0]["where"], found[0]["rows"]) if found and kept else (source.start, 0)
+    names, counts, noted = Names(), np.zeros(0, np.int64), time.monotonic()
+    with _opened(file, 8 * row) as rows, _opened(folder / "codes.i4", 0) as codes:
+        for block in source.blocks(where, row):
+            check(source, block)
+            rows.write(block.scores.astype("<f8").data)
+            row = block.row + block.scores.size
+            if block.codes is not None:
+                numbers = names.codes(block)
+                codes.write(numbers.astype("<i4").data)
+                counts = np.bincount(numbers, minlength=len(names.all)) + np.pad(
+                    counts, (0, len(names.all) - counts.size)
+                )
+            # With several series the reading begins anew: their numbering is in memory only.
+            elif time.monotonic() - noted > _EVERY:
+                rows.flush()
+                os.fsync(rows.fileno())
+                note(journal, "reading", {"where": block.after, "rows": row}, {})
+                noted = time.monotonic()
+    several = counts.size > 0
+    if several:
+        write_whole(folder / "names.json", [json.dumps(names.all).encode()])
+        _sort(folder, row, counts)
+    about = {"series": several, "file": "scores.f8" if several else file.name}
+    note(folder / "scores.dpc", "scores", about, {"lengths": counts if several else np.array([row])})
+    for used in (folder / "codes.i4", journal, *([file] if several else [])):
+        used.unlink(missing_ok=True)
+
+
+def _opened(file: Path, size: int) -> BinaryIO:
+    """Open a file to write on from a size that it had."""
+    opened: BinaryIO = file.open("r+b" if file.exists() else "w+b")
+    opened.truncate(size)
+    opened.seek(size)
+    return opened
+
+
+def _sort(folder: Path, rows: int, counts: np.ndarray) -> None:
+    """Put the scores of each series together, in blocks: a counting sort from one file to another."""
+    values, codes = np.memmap(folder / "rows.f8", "<f8", "r"), np.memmap(folder / "codes.i4", "<i4", "r")
+    target = folder / "scores.f8"
+    with target.open("w+b") as file:
+        for start in range(0, rows, _ROWS):  # to run out of disk later, under a mapped file, would end the process
+            file.write(bytes(8 * min(_ROWS, rows - start)))
+        file.flush()
+        mapped = np.memmap(file, "<f8", "r+", shape=(rows,))
+        begins = np.cumsum(counts) - counts
+        for start in range(0, rows, _ROWS):
+            here = slice(start, start + _ROWS)
+            order = np.argsort(codes[here], kind="stable")
+            own = codes[here][order]
+            rank = np.arange(own.size) - np.searchsorted(own, own)  # among those of its series in this block
+            mapped[begins[own] + rank] = values[here][order]
+            begins += np.bincount(own, minlength=counts.size)
+        mapped.flush()

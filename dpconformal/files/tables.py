@@ -1,0 +1,143 @@
+"""CSV as a source of scores: cut into blocks at the ends of lines, each parsed by Arrow."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dpconformal.files.columns import arrow, check_finite, choose_columns, row_place
+from dpconformal.files.source import Block, Source
+from dpconformal.files.text import Text
+
+BYTES = 2**24
+
+
+def text_source(text: Text, column: str | None, batch: str | None) -> Source:
+    """
+    Understand CSV: its columns, and where its data begin.
+
+    Parameters
+    ----------
+    text : Text
+        The file.
+    column, batch : str, optional
+        Of the scores and of the series.
+
+    Returns
+    -------
+    Source
+        Read in blocks of lines.
+
+    Raises
+    ------
+    ValueError
+        Naming file, line, column and value, and what to do.
+    """
+    pa = arrow()
+    names = text.names()
+    score, series = choose_columns(text.source, names, column, batch)
+
+    def blocks(where: int, row: int) -> Iterator[Block]:
+        first = row
+        for data, after in pieces(text, where):
+            block = _parsed(pa, text, data, names, score, series, row, after)
+            row += block.scores.size
+            if block.scores.size:
+                yield block
+        if row == first == 0:
+            raise ValueError(f"{text.source} has a header and no rows: a file of scores has a row for each round")
+
+    return Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
+
+
+def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
+    """
+    Cut a file into pieces of whole lines.
+
+    Parameters
+    ----------
+    text : Text
+        The file.
+    where : int
+        Byte to begin at.
+
+    Yields
+    ------
+    tuple
+        Some lines, and the byte after them. Blank lines go with the line that follows them, so that a gap in the data
+        is seen in one piece; those at the end of the file are left out.
+    """
+    with text.open() as file:
+        file.seek(where)
+        waiting = b""
+        while fresh := file.read(BYTES):
+            waiting += fresh
+            end = last_line(waiting)
+            if end:
+                where += end
+                yield waiting[:end], where
+                waiting = waiting[end:]
+    if waiting.strip():
+        yield waiting, where + len(waiting)
+
+
+def last_line(data: bytes) -> int:
+    r"""
+    Find the end of the last line with something in it that is complete.
+
+    Parameters
+    ----------
+    data : bytes
+        Beginning with a line.
+
+    Returns
+    -------
+    int
+        Bytes up to and with its newline; 0 if there is none. A newline within quotes ends no line.
+
+    Examples
+    --------
+    >>> last_line(b"0.1\n0.2\n\n0."), last_line(b'"a\nb'), last_line(b"")
+    (8, 0, 0)
+    """
+    if b'"' in data:
+        characters = np.frombuffer(data, np.uint8)
+        outside = np.cumsum(characters == ord('"')) % 2 == 0
+        ends = np.flatnonzero((characters == ord("\n")) & outside)
+        data = data[: ends[-1] + 1] if ends.size else b""
+    else:
+        data = data[: data.rfind(b"\n") + 1]
+    return data.find(b"\n", len(data.rstrip())) + 1 if data.strip() else 0
+
+
+def _parsed(
+    pa: Any, text: Text, data: bytes, names: list[str], score: str, series: str | None, row: int, after: int
+) -> Block:
+    gap = data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data
+    if gap and len(names) == 1:
+        text.explain(score, series)  # in a file of one column an empty line is a score that is missing
+    try:
+        table = pa.csv.read_csv(
+            pa.py_buffer(data),
+            pa.csv.ReadOptions(column_names=names, block_size=max(len(data), 1)),
+            pa.csv.ParseOptions(delimiter=text.separator, newlines_in_values=True),
+            pa.csv.ConvertOptions(
+                column_types={score: pa.float64()} | ({series: pa.string()} if series else {}),
+                include_columns=[score] if series is None else [score, series],
+                null_values=[],
+            ),
+        )
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        text.explain(score, series)  # finds the line
+        raise ValueError(f"{text.source} cannot be read as CSV: {error}") from None
+    values = table[score].to_numpy()
+    if not np.isfinite(values).all():
+        text.explain(score, series)
+        check_finite(text.source, f"column {score!r}", values, row_place, row)
+    if series is None:
+        return Block(row, values, None, [], after)
+    column = table[series].combine_chunks().dictionary_encode()
+    keys = column.dictionary.to_pylist()
+    if not all(key.strip() for key in keys):
+        text.explain(score, series)
+    return Block(row, values, column.indices.to_numpy(), keys, after)
