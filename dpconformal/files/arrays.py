@@ -1,5 +1,6 @@
 """NumPy files as a source of scores."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,8 +41,9 @@ def array_source(path: Path, column: str | None, batch: str | None) -> Source:
     if archive:
         raise ValueError(f"{path} is an archive of arrays: save one of them by itself, with numpy.save")
     try:
-        array = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, OSError, EOFError, OverflowError, MemoryError, SyntaxError, TypeError, KeyError) as error:
+        with warnings.catch_warnings(action="error"):  # a header of Python 2, say, which was never checked
+            array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # NumPy reads the header as Python text, and so it fails in many ways
         raise ValueError(f"{path} cannot be read as a NumPy file: {error}") from None
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
         raise ValueError(

@@ -1,5 +1,6 @@
 """CSV as a source of scores: cut into blocks at the ends of lines, each parsed by Arrow."""
 
+import csv
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +73,7 @@ def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
         waiting = b""
         while fresh := file.read(BYTES):
             waiting += fresh
-            end = last_line(waiting)
+            end = last_line(waiting, text.separator)
             if end:
                 where += end
                 yield waiting[:end], where
@@ -81,7 +82,7 @@ def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
         yield waiting, where + len(waiting)
 
 
-def last_line(data: bytes) -> int:
+def last_line(data: bytes, separator: str) -> int:
     r"""
     Find the end of the last line with something in it that is complete.
 
@@ -89,6 +90,8 @@ def last_line(data: bytes) -> int:
     ----------
     data : bytes
         Beginning with a line.
+    separator : str
+        Of columns.
 
     Returns
     -------
@@ -97,17 +100,32 @@ def last_line(data: bytes) -> int:
 
     Examples
     --------
-    >>> last_line(b"0.1\n0.2\n\n0."), last_line(b'"a\nb'), last_line(b"")
+    >>> last_line(b"0.1\n0.2\n\n0.", ","), last_line(b'1,"a\nb', ","), last_line(b"", ",")
     (8, 0, 0)
     """
-    if b'"' in data:
-        characters = np.frombuffer(data, np.uint8)
-        outside = np.cumsum(characters == ord('"')) % 2 == 0
-        ends = np.flatnonzero((characters == ord("\n")) & outside)
-        data = data[: ends[-1] + 1] if ends.size else b""
-    else:
-        data = data[: data.rfind(b"\n") + 1]
-    return data.find(b"\n", len(data.rstrip())) + 1 if data.strip() else 0
+    end = data.rfind(b"\n") + 1 if b'"' not in data else _last_record(data, separator)
+    whole = data[:end]
+    return whole.find(b"\n", len(whole.rstrip())) + 1 if whole.strip() else 0
+
+
+def _last_record(data: bytes, separator: str) -> int:
+    """Go through records one by one: which quotes are meant as such cannot be told from their number."""
+    consumed = end = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal consumed
+        for line in data.decode("latin-1").splitlines(keepends=True):
+            consumed += len(line)
+            yield line
+        consumed += 1
+        yield "\n"  # goes to a record that is still open, and tells it from one that is not
+
+    try:
+        for _ in csv.reader(lines(), delimiter=separator):
+            end = consumed if consumed <= len(data) and data[consumed - 1 : consumed] == b"\n" else end
+    except csv.Error:
+        return 0  # no place to cut: Arrow is to judge of the whole
+    return end
 
 
 def _parsed(

@@ -1,0 +1,83 @@
+"""
+Random and mutated inputs to every reader and entry: no crash, no silent wrong answer, no hang.
+
+    python -m reliability.fuzz --count 100000 [--only csv,npy] [--seed 1]     (in the folder tests)
+"""
+
+import argparse
+import random
+import signal
+import sys
+import time
+import warnings
+
+import jax
+
+# A clear error names what is wrong; TypeError is Python's own for arguments that are missing or too many.
+CLEAR = (ValueError, ImportError)
+PATIENCE = 5.0
+
+
+class Hang(BaseException):
+    """Something took longer than it may."""
+
+
+def fuzz(target, rng, count):
+    """Try a target so often; return how many inputs were refused, and the longest time for one."""
+    refused, longest = 0, 0.0
+    for _ in range(count):
+        start = time.perf_counter()
+        try:
+            target(rng)
+        except CLEAR as error:
+            assert str(error).strip(), "an error without a word"
+            refused += 1
+        longest = max(longest, time.perf_counter() - start)
+    return refused, longest
+
+
+def main():
+    """Go through the targets."""
+    from . import fuzz_calls, fuzz_files
+
+    targets = fuzz_files.TARGETS | fuzz_calls.TARGETS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=1000, help="inputs for each target")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="time for each target, at most")
+    parser.add_argument("--only", default=",".join(targets).replace(", ", ": "))
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+
+    def too_long(*_):
+        raise Hang
+
+    signal.signal(signal.SIGALRM, too_long)
+    total = 0
+    for name in asked.only.split(","):
+        name = name.replace(": ", ", ")
+        tried = refused = 0
+        longest, begun, seed = 0.0, time.perf_counter(), asked.seed
+        while tried < asked.count and time.perf_counter() - begun < asked.seconds:
+            seed += 1
+            count = min(200, asked.count - tried)
+            signal.alarm(max(60, int(PATIENCE * count)))
+            try:
+                more, slowest = fuzz(targets[name], random.Random(f"{name} {seed}"), count)
+            except BaseException:
+                print(f"{name}: failed with seed {seed}", file=sys.stderr, flush=True)
+                raise
+            finally:
+                signal.alarm(0)
+            assert slowest < PATIENCE or tried == 0, f"{name}: {slowest:.1f} s for one input, seed {seed}"
+            tried, refused, longest = tried + count, refused + more, max(longest, slowest)
+        total += tried
+        spent = time.perf_counter() - begun
+        print(f"{name:20} {tried:>11,} inputs {refused:>11,} refused {spent:7.0f} s, longest {longest:5.2f} s", flush=True)
+    print(f"{total:,} inputs", flush=True)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", ResourceWarning)
+    main()
