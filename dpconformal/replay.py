@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.checks import Numbers, is_traced
+from dpconformal.counting import check_countable
 from dpconformal.inputs import as_levels, checked_scores
 from dpconformal.learner import Learner, State, fresh_state, support_of
 from dpconformal.offline.driver import replay_offline
@@ -248,6 +249,8 @@ def starting_state(learner: Learner, scores: Any, state: State) -> tuple[Any, St
             f"state is a {type(state).__name__}: {type(learner).__name__} carries on from a "
             f"{type(pattern).__name__}, such as run.state"
         )
+    if hasattr(getattr(state, "seen", None), "dtype"):
+        check_countable(state)
     state = jax.tree.map(jnp.asarray, state)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         extra = leaf.ndim - dict(jax.tree_util.tree_leaves_with_path(pattern))[path].ndim

@@ -145,7 +145,7 @@ class AgACI(GridLearner):
         window = slide(window_of(state), score)._replace(seen=state.seen + 1)
         after = state._replace(
             **window._asdict(),
-            misses=state.misses + missed.astype(jnp.int32),
+            misses=state.misses + missed.astype(state.misses.dtype),
             regret=regret,
             largest=largest,
             squares=squares,

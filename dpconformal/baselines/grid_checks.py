@@ -9,6 +9,7 @@ import numpy as np
 
 from dpconformal.beliefs.window import check_latest
 from dpconformal.checks import as_numbers, complain_at, is_traced, number, ordered
+from dpconformal.counting import check_countable
 from dpconformal.inputs import check_not_batched
 
 
@@ -86,6 +87,7 @@ def check_state(learner: Any, state: Any, batched: bool = False) -> None:
         raise ValueError(
             f"state is a {type(state).__name__}: {name} carries on from a {kind.__name__}, such as run.state"
         )
+    check_countable(state)
     if np.ndim(state.seen) and not batched:
         raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
     leaves, structure = jax.tree.flatten(learner)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from dpconformal import schedules
 from dpconformal.checks import complain_at, is_traced, number
+from dpconformal.counting import rounds_after
 from dpconformal.priors import Prior
 
 
@@ -53,7 +54,7 @@ def weights_of(learner: Any, count: Array, dtype: Any) -> Weights:
     Weights
         With no score the prior has everything.
     """
-    weight = schedule_of(learner).weight((count + 1).astype(dtype))
+    weight = schedule_of(learner).weight(count.astype(dtype) + 1)
     seen = jnp.maximum(count, 1).astype(dtype)
     if learner.discount is None:
         discount = None
@@ -218,8 +219,8 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
     if is_traced(learner):
         return
     counts = np.zeros(1, int) if is_traced(seen) else np.atleast_1d(seen)
-    if counts.size:
-        schedules.check_weights(schedule_of(learner), int(counts.min()) + 1, int(counts.max()) + rounds)
+    for first, last in rounds_after(counts, rounds):
+        schedules.check_weights(schedule_of(learner), first, last)
     hint = f"in {np.dtype(dtype)}; rescale it, or enable 64-bit JAX (jax_enable_x64)"
     with np.errstate(over="ignore"):  # an overflow is what is looked for
         middle, weights = _probe(learner, np.dtype(dtype))
