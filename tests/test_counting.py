@@ -121,7 +121,8 @@ def test_merged_counts_pass_two_to_the_31(learner):
     late = part._replace(seen=jnp.asarray(MOST - 3, jnp.int32))
     for first, second in ((late, part), (part, late)):
         merged = learner.merge(first, second)
-        assert int(merged.seen) == MOST + 2 and merged.seen.dtype == jnp.int64
+        assert int(merged.seen) == MOST + 2
+        assert merged.seen.dtype == jnp.int64
         again = learner.merge(merged, part)  # 64 bits with 32
         assert int(again.seen) == MOST + 7
         assert np.isfinite(learner.quantile(again, [0.1, 0.9])).all()
@@ -155,7 +156,8 @@ def test_baselines_count_on(name):
     for way, (thresholds, end) in narrow.items():
         assert np.isfinite(np.asarray(thresholds)).all(), way
         np.testing.assert_array_equal(np.asarray(thresholds), np.asarray(wide[way][0]))
-        assert int(end.seen) == MOST + 2 and end.seen.dtype == jnp.int64
+        assert int(end.seen) == MOST + 2
+        assert end.seen.dtype == jnp.int64
 
 
 def test_the_schedule_is_told_the_right_round():
@@ -188,7 +190,8 @@ def test_inside_jit_a_count_that_would_wrap_spoils_the_state(name):
         full._replace(seen=jnp.asarray(MOST - 1, jnp.int32))
     )
     assert int(run.state.seen) == -1
-    assert np.isnan(run.thresholds[2]).all() and not np.isnan(run.thresholds[0]).any()
+    assert np.isnan(run.thresholds[2]).all()
+    assert not np.isnan(run.thresholds[0]).any()
 
 
 def test_inside_jit_a_sum_that_would_wrap_spoils_the_state():

@@ -3,10 +3,11 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from dpconformal.checks import Scalar
+from dpconformal.checks import Scalar, is_traced
 
 
 class BinnedScores(NamedTuple):
@@ -49,7 +50,7 @@ def bin_of(score: Float[Array, "*n"], low: Float[Array, ""], high: Float[Array, 
     size = lax.optimization_barrier(jnp.asarray(bins, score.dtype))
 
     def edge(k: Array) -> Array:
-        return low + (k * width) / size
+        return part_way(low, high, k, size)
 
     k = jnp.floor((score - low) / width * size)
     k = jnp.where(score < edge(k), k - 1, jnp.where(score >= edge(k + 1), k + 1, k))
@@ -75,4 +76,58 @@ def centres_of(support: tuple[Scalar, Scalar], bins: int, dtype: Any) -> Float[A
         Centres.
     """
     low, high = (jnp.asarray(end, dtype) for end in support)
-    return low + ((jnp.arange(bins, dtype=dtype) + 0.5) * (high - low)) / bins
+    return part_way(low, high, jnp.arange(bins, dtype=dtype) + 0.5, jnp.asarray(bins, dtype))
+
+
+def part_way(
+    low: Float[Array, ""], high: Float[Array, ""], part: Float[Array, "*n"], whole: Float[Array, ""]
+) -> Float[Array, "*n"]:
+    """
+    Go ``part`` of ``whole`` equal steps from one end of the support to the other.
+
+    Parameters
+    ----------
+    low, high : Array, shape ()
+        Ends of the support.
+    part : Array
+        Steps to go.
+    whole : Array, shape ()
+        Steps in all.
+
+    Returns
+    -------
+    Array
+        low + part · (high - low)/whole, multiplied first; on a support so wide that the product would overflow, at a
+        scale at which it does not. A power of two changes no digit.
+    """
+    width, widest = high - low, jnp.finfo(low.dtype).maxexp
+    scale = jnp.where(width > 2.0 ** (widest - 40), 2.0**-40, 1).astype(low.dtype)
+    return low + ((part * (width * scale)) / whole) / scale
+
+
+def check_bins(learner: Any, bins: int, dtype: Any) -> None:
+    """
+    Check that bins have a width in the precision to work in.
+
+    Parameters
+    ----------
+    learner : Quantized
+        For its support.
+    bins : int
+        How many there are.
+    dtype : dtype
+        To work in.
+
+    Raises
+    ------
+    ValueError
+        If a bin is so narrow that XLA takes its width for 0.
+    """
+    if is_traced(learner.support):
+        return
+    low, high = (np.asarray(end, dtype) for end in learner.support)
+    if (high - low) / bins < np.finfo(high.dtype).tiny:
+        raise ValueError(
+            f"Quantized.bins = {bins}: bins of [{low:g}, {high:g}] that narrow are nothing in {np.dtype(dtype)}; rescale "
+            "the scores, or use fewer bins"
+        )

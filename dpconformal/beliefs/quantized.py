@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
+from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of, check_bins
 from dpconformal.beliefs.quantized_replay import METHOD
 from dpconformal.beliefs.weights import check_belief, check_rounds, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, is_traced, whole
@@ -79,16 +79,18 @@ class Quantized:
         check_not_batched(self)
         if rounds is None and self.bins is None:
             raise ValueError("Quantized.bins = None: a number of bins is needed outside replay, such as bins=64")
-        if rounds is not None:
-            check_rounds(self, 0, whole("rounds", rounds, 0), dtype or jnp.result_type(float))
+        dtype = dtype or jnp.result_type(float)
+        check_rounds(self, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
         bins = self.bins or max(math.isqrt(max(rounds or 0, 1) - 1) + 1, 1)
-        weights = jnp.zeros(bins, jnp.int32 if self.discount is None else dtype or jnp.result_type(float))
+        check_bins(self, bins, dtype)
+        weights = jnp.zeros(bins, jnp.int32 if self.discount is None else dtype)
         return BinnedScores(jnp.zeros((), jnp.int32), weights)
 
     def prepare(self, state: BinnedScores, rounds: int) -> BinnedScores:
         """Check the schedule on the rounds to come, and that they can be counted."""
         self._check(state, batched=True)
         check_rounds(self, state.seen, rounds, self._dtype(state))
+        check_bins(self, state.weights.shape[-1], self._dtype(state))
         return room_to_count(state, rounds)
 
     def observe(self, state: BinnedScores, score: Numbers) -> BinnedScores:

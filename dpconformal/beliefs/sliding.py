@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.empirical import rank_of_level
-from dpconformal.beliefs.weights import check_prior, check_unspoilt
+from dpconformal.beliefs.weights import check_precision, check_prior, check_unspoilt
 from dpconformal.beliefs.window import Window, check_latest, empty_window, held, slide
 from dpconformal.checks import Numbers, Scalar, whole
 from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
@@ -61,12 +61,15 @@ class SlidingERM:
     def init(self, dtype: Any = None) -> Window:
         """Return the state before any score."""
         check_not_batched(self)
-        return empty_window(self.window, dtype or jnp.result_type(float))
+        dtype = dtype or jnp.result_type(float)
+        check_precision(self, dtype)
+        return empty_window(self.window, dtype)
 
     def prepare(self, state: Window, rounds: int) -> Window:
         """Check that a state, or a batch of them, can be carried on from, and that it can count the rounds to come."""
         self._check(state, batched=True)
         check_unspoilt(state.seen)
+        check_precision(self, state.latest.dtype)
         return room_to_count(state, rounds)
 
     def observe(self, state: Window, score: Numbers) -> Window:

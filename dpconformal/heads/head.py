@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
+from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of, part_way
 from dpconformal.checks import Numbers, Scalar, is_traced
 from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
@@ -168,7 +168,7 @@ def lifted(learner: Any, thresholds: Float[Array, "..."], bins: int | None) -> F
     known = jnp.where(jnp.isnan(thresholds), low, thresholds)
     bin_here = bin_of(known, low, high, bins)
     centre = centres_of(learner.support, bins, dtype)[bin_here]
-    edge = low + ((bin_here + 1).astype(dtype) * (high - low)) / bins
+    edge = part_way(low, high, (bin_here + 1).astype(dtype), jnp.asarray(bins, dtype))
     # A centre that is computed in two programs may differ in the last bit.
     counted = known >= centre - 4 * jnp.finfo(dtype).eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
     raised = jnp.where(counted, jnp.minimum(jnp.maximum(edge, known), high), known)

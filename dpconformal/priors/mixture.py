@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced
+from dpconformal.checks import TINY, Numbers, Scalar, as_numbers, complain_at, is_traced, ordered
 from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.base import Prior
 from dpconformal.priors.inverse import invert_cdf, within_support
@@ -61,7 +61,9 @@ class Mixture:
                 ~(np.isfinite(weights) & (weights > 0)),
                 "must be finite and above 0",
             )
+            weights = weights / weights.max(axis=-1, keepdims=True)  # so that the sum cannot overflow
             weights = weights / weights.sum(axis=-1, keepdims=True)
+            complain_at("Mixture.weights", weights, weights < TINY, "nothing beside the others; raise it")
         _check_no_gap(components)
         object.__setattr__(self, "components", components)
         object.__setattr__(self, "weights", weights)
@@ -108,6 +110,8 @@ def _check_no_gap(components: tuple[Prior, ...]) -> None:
                 "support; add a component that covers the gap, such as a small Uniform"
             )
         reach = max(reach, high)
+    if np.isfinite([spans[0][0], reach]).all():
+        ordered("Mixture", spans[0][0], reach)
 
 
 @jax.jit
