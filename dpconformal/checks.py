@@ -17,6 +17,9 @@ from jaxtyping import Array
 # Whatever numpy.asarray takes: lists, numbers, NumPy and JAX arrays, pandas and xarray objects.
 Numbers = Any
 TINY = float(np.finfo(float).tiny)  # the smallest normal number
+# XLA works without subnormal numbers, and divides by multiplying with a reciprocal. On a support narrower than this,
+# what it takes for 0 is more than rounding; on a wider one, the reciprocal is.
+NARROWEST, WIDEST = 1e-292, 1e307
 
 # A hyperparameter: a number, or an array of them as an axis for vmap.
 Scalar = Any
@@ -195,7 +198,7 @@ def ordered(owner: str, low: Scalar, high: Scalar) -> None:
     Raises
     ------
     ValueError
-        If ``low < high`` does not hold, or the width overflows or underflows.
+        If ``low < high`` does not hold, or the width is out of reach of floating-point numbers.
     """
     if is_traced(low, high):
         return
@@ -204,7 +207,8 @@ def ordered(owner: str, low: Scalar, high: Scalar) -> None:
         width = high - low
     bad = ~((low < high) & np.isfinite(width))
     complain_at(f"{owner}.high", high, bad, f"must exceed low = {low[bad][0] if bad.any() else 0:g} by a finite width")
-    complain_at(f"{owner}.high", high, width < TINY, f"must exceed low by {TINY:.3g} at least; rescale")
+    why = f"must exceed low by {NARROWEST:g} at least and {WIDEST:g} at most; rescale the scores"
+    complain_at(f"{owner}.high", high, (width < NARROWEST) | (width > WIDEST), why)
 
 
 def whole(name: str, value: Any, minimum: int) -> int:

@@ -98,13 +98,15 @@ def is_interval(support: tuple[Scalar, Scalar], dtype: Any) -> bool:
     Returns
     -------
     bool
-        False if the ends fall together or overflow, or the width overflows or underflows.
+        False if the ends fall together or overflow, or the width comes near the largest or smallest number.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = (np.asarray(end, float).astype(dtype) for end in support)
         width = high - low
     kept = all(np.isfinite(own) == np.isfinite(end) for own, end in zip((low, high), support, strict=True))
-    sized = not np.isfinite([low, high]).all() or (np.isfinite(width) and width >= np.finfo(width.dtype).tiny)
+    limits = np.finfo(width.dtype)
+    # As for `checks.ordered`, whose limits are those of float64.
+    sized = not np.isfinite([low, high]).all() or limits.tiny / limits.eps <= width <= limits.max / 18
     return bool(low < high and kept and sized and not is_subnormal(low) and not is_subnormal(high))
 
 

@@ -3,11 +3,10 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from dpconformal.checks import Scalar, is_traced
+from dpconformal.checks import Scalar
 
 
 class BinnedScores(NamedTuple):
@@ -103,31 +102,3 @@ def part_way(
     width, widest = high - low, jnp.finfo(low.dtype).maxexp
     scale = jnp.where(width > 2.0 ** (widest - 40), 2.0**-40, 1).astype(low.dtype)
     return low + ((part * (width * scale)) / whole) / scale
-
-
-def check_bins(learner: Any, bins: int, dtype: Any) -> None:
-    """
-    Check that bins have a width in the precision to work in.
-
-    Parameters
-    ----------
-    learner : Quantized
-        For its support.
-    bins : int
-        How many there are.
-    dtype : dtype
-        To work in.
-
-    Raises
-    ------
-    ValueError
-        If a bin is so narrow that XLA takes its width for 0.
-    """
-    if is_traced(learner.support):
-        return
-    low, high = (np.asarray(end, dtype) for end in learner.support)
-    if (high - low) / bins < np.finfo(high.dtype).tiny:
-        raise ValueError(
-            f"Quantized.bins = {bins}: bins of [{low:g}, {high:g}] that narrow are nothing in {np.dtype(dtype)}; rescale "
-            "the scores, or use fewer bins"
-        )

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of, check_bins
+from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
 from dpconformal.beliefs.quantized_replay import METHOD
 from dpconformal.beliefs.weights import check_belief, check_rounds, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, is_traced, whole
@@ -82,7 +82,6 @@ class Quantized:
         dtype = dtype or jnp.result_type(float)
         check_rounds(self, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
         bins = self.bins or max(math.isqrt(max(rounds or 0, 1) - 1) + 1, 1)
-        check_bins(self, bins, dtype)
         weights = jnp.zeros(bins, jnp.int32 if self.discount is None else dtype)
         return BinnedScores(jnp.zeros((), jnp.int32), weights)
 
@@ -90,7 +89,6 @@ class Quantized:
         """Check the schedule on the rounds to come, and that they can be counted."""
         self._check(state, batched=True)
         check_rounds(self, state.seen, rounds, self._dtype(state))
-        check_bins(self, state.weights.shape[-1], self._dtype(state))
         return room_to_count(state, rounds)
 
     def observe(self, state: BinnedScores, score: Numbers) -> BinnedScores:

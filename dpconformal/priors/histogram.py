@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.checks import (
+    NARROWEST,
     TINY,
     Numbers,
     Scalar,
@@ -61,8 +62,8 @@ class Histogram:
             falling = np.concatenate([np.zeros_like(edges[..., :1], bool), edges[..., 1:] <= edges[..., :-1]], axis=-1)
             complain_at("Histogram.edges", edges, falling, "edges must increase strictly")
             ordered("Histogram", edges[..., 0], edges[..., -1])
-            narrow = np.diff(edges, axis=-1) < TINY
-            complain_at("Histogram.edges", edges[..., :-1], narrow, f"less than {TINY:.3g} below the next; rescale")
+            narrow = np.diff(edges, axis=-1) < NARROWEST
+            complain_at("Histogram.edges", edges[..., :-1], narrow, f"less than {NARROWEST:g} below the next; rescale")
         if not is_traced(masses):
             masses = masses.astype(float)
             why = "masses must be finite and above 0, for the density of a prior is positive; see from_scores"
