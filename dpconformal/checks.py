@@ -167,7 +167,7 @@ def number(
     return float(array) if array.ndim == 0 else jnp.asarray(array)
 
 
-def is_subnormal(array: np.ndarray) -> np.ndarray:
+def is_subnormal(array: Any) -> Any:
     """
     Tell which numbers are so close to 0 that XLA, which works without subnormal numbers, takes them for 0.
 

@@ -59,7 +59,8 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
         cast = array.astype(dtype, copy=False)
     # In the precision the scores came in: float32 scores at a float32 end are inside.
     exact = array.dtype if array.dtype.kind == "f" else float
-    low, high = (-np.inf, np.inf) if is_traced(support) else (np.asarray(end, exact) for end in support)
+    with np.errstate(over="ignore"):  # an end that overflows is not in the way of any score
+        low, high = (-np.inf, np.inf) if is_traced(support) else (np.asarray(end, exact) for end in support)
     if array.size and np.isfinite([cast.min(), cast.max()]).all() and low <= array.min() and array.max() <= high:
         return _without_subnormals(cast)  # all is well, and no mask as long as the scores was needed to see it
     if array.dtype.kind == "f":
@@ -75,7 +76,7 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
     return cast
 
 
-def _without_subnormals(scores: np.ndarray) -> np.ndarray:
+def _without_subnormals(scores: Any) -> Any:
     """Write 0 for what XLA would take for 0 now and then: in comparisons, and not in copies."""
     tiny = np.finfo(scores.dtype).tiny
     if scores.min() >= tiny or scores.max() <= -tiny:
@@ -106,7 +107,7 @@ def is_interval(support: tuple[Scalar, Scalar], dtype: Any) -> bool:
     kept = all(np.isfinite(own) == np.isfinite(end) for own, end in zip((low, high), support, strict=True))
     limits = np.finfo(width.dtype)
     # As for `checks.ordered`, whose limits are those of float64.
-    sized = not np.isfinite([low, high]).all() or limits.tiny / limits.eps <= width <= limits.max / 18
+    sized = not np.isfinite([low, high]).all() or limits.tiny / limits.eps <= width <= limits.max / 17
     return bool(low < high and kept and sized and not is_subnormal(low) and not is_subnormal(high))
 
 

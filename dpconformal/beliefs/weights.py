@@ -223,12 +223,13 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
     for first, last in rounds_after(counts, rounds):
         schedules.check_weights(schedule_of(learner), first, last)
     check_precision(learner, dtype)
-    last = np.asarray([1, max(int(counts.max(initial=0)) + rounds - 1, 1)], float)
-    weights = _probe(learner, last, np.dtype(dtype))
+    probed = np.asarray([1, max(int(counts.max(initial=0)) + rounds - 1, 1)], float)
+    weights = _probe(learner, probed, np.dtype(dtype))
     if is_traced(weights):  # the caller is being traced: NaN thresholds will tell
         return
-    prior = np.asarray(weights.prior)
-    if not ((prior >= jnp.finfo(dtype).tiny) & (prior <= 1) & np.isfinite(weights.atom)).all():
+    limits, prior = jnp.finfo(dtype), np.asarray(weights.prior)
+    fine = (prior >= limits.tiny) & (prior <= 1) & np.isfinite(weights.atom)
+    if not fine.all() or (learner.discount is not None and learner.discount < limits.tiny):
         what = f"schedule = {learner.schedule!r}, discount = {learner.discount!r}"
         raise ValueError(
             f"{type(learner).__name__} with {what}: its weights collapse in {np.dtype(dtype)}; change them, or enable "
