@@ -232,7 +232,7 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
     if not fine.all() or (learner.discount is not None and learner.discount < limits.tiny):
         what = f"schedule = {learner.schedule!r}, discount = {learner.discount!r}"
         raise ValueError(
-            f"{type(learner).__name__} with {what}: its weights collapse in {np.dtype(dtype)}; change them, or enable "
+            f"{type(learner).__name__} with {what}: its weights collapse in {np.dtype(dtype)}; rescale it, or enable "
             "64-bit JAX (jax_enable_x64)"
         )
 

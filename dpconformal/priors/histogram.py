@@ -10,6 +10,7 @@ from jaxtyping import Array
 from dpconformal.checks import (
     NARROWEST,
     TINY,
+    WIDEST,
     Numbers,
     Scalar,
     as_numbers,
@@ -68,7 +69,8 @@ class Histogram:
             masses = masses.astype(float)
             why = "masses must be finite and above 0, for the density of a prior is positive; see from_scores"
             complain_at("Histogram.masses", masses, ~(np.isfinite(masses) & (masses > 0)), why)
-            masses = masses / masses.max(axis=-1, keepdims=True)  # so that the sum cannot overflow
+            if masses.max(initial=0.0) > WIDEST / masses.shape[-1]:  # their sum may overflow
+                masses = masses / masses.max(axis=-1, keepdims=True)
             masses = masses / masses.sum(axis=-1, keepdims=True)
             complain_at("Histogram.masses", masses, masses < TINY, "nothing beside the others; raise it")
         object.__setattr__(self, "edges", edges)
