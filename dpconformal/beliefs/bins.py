@@ -100,5 +100,7 @@ def part_way(
         scale at which it does not. A power of two changes no digit.
     """
     width, widest = high - low, jnp.finfo(low.dtype).maxexp
-    scale = jnp.where(width > 2.0 ** (widest - 40), 2.0**-40, 1).astype(low.dtype)
-    return low + ((part * (width * scale)) / whole) / scale
+    wide = width > 2.0 ** (widest - 40)
+    down, up = (jnp.where(wide, factor, 1).astype(low.dtype) for factor in (2.0**-40, 2.0**40))
+    # Multiplied back: of two divisions XLA would make one, which rounds otherwise.
+    return low + ((part * (width * down)) / whole) * up
