@@ -16,6 +16,11 @@ from jaxtyping import Array
 
 # Whatever numpy.asarray takes: lists, numbers, NumPy and JAX arrays, pandas and xarray objects.
 Numbers = Any
+TINY = float(np.finfo(float).tiny)  # the smallest normal number
+# XLA works without subnormal numbers, and divides by multiplying with a reciprocal. On a support narrower than this,
+# what it takes for 0 is more than rounding; on a wider one, the reciprocal is.
+NARROWEST, WIDEST = 1e-292, 1e307
+
 # A hyperparameter: a number, or an array of them as an axis for vmap.
 Scalar = Any
 
@@ -158,12 +163,30 @@ def number(
     right = ")" if open_high or high == math.inf else "]"
     why = f"must be finite and in {left}{low:g}, {high:g}{right}{'; ' + hint if hint else ''}"
     complain_at(name, array, ~(np.isfinite(array) & above & below), why)
+    complain_at(name, array, is_subnormal(array), f"nearer to 0 than {TINY:.3g}, XLA takes it for 0; rescale")
     return float(array) if array.ndim == 0 else jnp.asarray(array)
+
+
+def is_subnormal(array: Any) -> Any:
+    """
+    Tell which numbers are so close to 0 that XLA, which works without subnormal numbers, takes them for 0.
+
+    Parameters
+    ----------
+    array : ndarray
+        Floating-point numbers.
+
+    Returns
+    -------
+    ndarray of bool
+        False for 0 itself.
+    """
+    return (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
 
 
 def ordered(owner: str, low: Scalar, high: Scalar) -> None:
     """
-    Check that two ends make an interval of finite, positive width.
+    Check that two ends make an interval of finite, positive width, neither overflowing nor taken for 0.
 
     Parameters
     ----------
@@ -175,14 +198,17 @@ def ordered(owner: str, low: Scalar, high: Scalar) -> None:
     Raises
     ------
     ValueError
-        If ``low < high`` does not hold or the width overflows.
+        If ``low < high`` does not hold, or the width is out of reach of floating-point numbers.
     """
     if is_traced(low, high):
         return
     low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
     with np.errstate(over="ignore"):
-        bad = ~((low < high) & np.isfinite(high - low))
+        width = high - low
+    bad = ~((low < high) & np.isfinite(width))
     complain_at(f"{owner}.high", high, bad, f"must exceed low = {low[bad][0] if bad.any() else 0:g} by a finite width")
+    why = f"must exceed low by {NARROWEST:g} at least and {WIDEST:g} at most; rescale the scores"
+    complain_at(f"{owner}.high", high, (width < NARROWEST) | (width > WIDEST), why)
 
 
 def whole(name: str, value: Any, minimum: int) -> int:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_subnormal, is_traced
 
 
 def float_dtype(array: Any) -> np.dtype:
@@ -59,9 +59,10 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
         cast = array.astype(dtype, copy=False)
     # In the precision the scores came in: float32 scores at a float32 end are inside.
     exact = array.dtype if array.dtype.kind == "f" else float
-    low, high = (-np.inf, np.inf) if is_traced(support) else (np.asarray(end, exact) for end in support)
+    with np.errstate(over="ignore"):  # an end that overflows is not in the way of any score
+        low, high = (-np.inf, np.inf) if is_traced(support) else (np.asarray(end, exact) for end in support)
     if array.size and np.isfinite([cast.min(), cast.max()]).all() and low <= array.min() and array.max() <= high:
-        return cast  # all is well, and no mask as long as the scores was needed to see it
+        return _without_subnormals(cast)  # all is well, and no mask as long as the scores was needed to see it
     if array.dtype.kind == "f":
         complain_at(
             name,
@@ -73,6 +74,41 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
     remedy = "widen it (a belief's is that of its prior, such as priors.Uniform(low, high)) or rescale the scores"
     complain_at(name, array, (array < low) | (array > high), f"outside the support [{low:g}, {high:g}]; {remedy}")
     return cast
+
+
+def _without_subnormals(scores: Any) -> Any:
+    """Write 0 for what XLA would take for 0 now and then: in comparisons, and not in copies."""
+    tiny = np.finfo(scores.dtype).tiny
+    if scores.min() >= tiny or scores.max() <= -tiny:
+        return scores
+    small = is_subnormal(scores)
+    return np.where(small, scores.dtype.type(0), scores) if small.any() else scores
+
+
+def is_interval(support: tuple[Scalar, Scalar], dtype: Any) -> bool:
+    """
+    Tell whether a support is still one in the precision to work in.
+
+    Parameters
+    ----------
+    support : tuple
+        Its ends, possibly infinite; not traced.
+    dtype : dtype
+        To work in.
+
+    Returns
+    -------
+    bool
+        False if the ends fall together or overflow, or the width comes near the largest or smallest number.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = (np.asarray(end, float).astype(dtype) for end in support)
+        width = high - low
+    kept = all(np.isfinite(own) == np.isfinite(end) for own, end in zip((low, high), support, strict=True))
+    limits = np.finfo(width.dtype)
+    # As for `checks.ordered`, whose limits are those of float64.
+    sized = not np.isfinite([low, high]).all() or limits.tiny / limits.eps <= width <= limits.max / 17
+    return bool(low < high and kept and sized and not is_subnormal(low) and not is_subnormal(high))
 
 
 def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scores") -> Array:
@@ -140,7 +176,8 @@ def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array
     Returns
     -------
     Array
-        Floating-point levels. Traced ones outside [0, 1] are NaN.
+        Floating-point levels. What lies strictly between 0 and 1 stays there, whatever the precision. Traced ones
+        outside [0, 1] are NaN.
 
     Raises
     ------
@@ -154,7 +191,10 @@ def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array
         return jnp.where((array >= 0) & (array <= 1), array, jnp.nan)
     what = "a confidence level lies in [0, 1]; 90 % is 0.9" if name == "levels" else "must lie in [0, 1]"
     complain_at(name, array, ~((array >= 0) & (array <= 1)), what)
-    return jnp.asarray(array, dtype)
+    # Level 0 is answered by the lower end and level 1 by the upper one: rounding must not lead there.
+    one = np.dtype(dtype).type(1)
+    inner = np.clip(array.astype(dtype), np.finfo(one).tiny, np.nextafter(one, one - one))
+    return jnp.asarray(np.where((array > 0) & (array < 1), inner, array.astype(dtype)))
 
 
 def as_floats(values: Numbers, name: str = "x") -> Array:

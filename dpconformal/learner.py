@@ -5,7 +5,7 @@ import math
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from dpconformal.checks import Numbers, Scalar
 
@@ -98,28 +98,6 @@ def usable(score: Float[Array, "*n"], support: tuple[Scalar, Scalar]) -> Bool[Ar
     """
     low, high = (jnp.asarray(end, score.dtype) for end in support)
     return jnp.isfinite(score) & (score >= low) & (score <= high)
-
-
-def advance(count: Int[Array, ""], fine: Bool[Array, ""]) -> Int[Array, ""]:
-    """
-    Count one more score, or mark the state as spoilt.
-
-    Inside ``jit`` nothing can raise. A bad score or a full buffer sets the count to -1 for good, and
-    a belief with a negative count answers NaN to everything.
-
-    Parameters
-    ----------
-    count : Array
-        Scores seen, or -1.
-    fine : Array
-        Whether the new score could be taken in.
-
-    Returns
-    -------
-    Array
-        The new count.
-    """
-    return jnp.where(fine & (count >= 0), count + 1, -1).astype(count.dtype)
 
 
 def rounding(dtype: Any) -> float:

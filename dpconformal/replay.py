@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.checks import Numbers, is_traced
+from dpconformal.counting import check_countable
 from dpconformal.inputs import as_levels, checked_scores
 from dpconformal.learner import Learner, State, fresh_state, support_of
 from dpconformal.offline.driver import replay_offline
@@ -172,6 +173,8 @@ def replay(
     scores, begin = starting_state(learner, scores, state)
     levels = _shaped_levels(levels, scores)
     context = _checked_context(learner, context, scores.shape)
+    if keep == "summary":
+        _check_totals(support_of(learner), scores)
     offline, recorded = getattr(learner, "offline", None), getattr(learner, "recorded", None)
     own = recorded(begin, state is None, scores, levels, keep) if recorded and method == "auto" else None
     if own is not None:
@@ -186,6 +189,19 @@ def replay(
     if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
         levels = jnp.broadcast_to(levels, kept.shape)
     return Replay(kept, end, scores, levels, learner, state)
+
+
+def _check_totals(support: Any, scores: Any) -> None:
+    """Refuse to add up what would overflow: totals are kept in the precision of the scores."""
+    if is_traced(support) or not np.isfinite(support).all():
+        return
+    low, high = (float(end) for end in support)
+    most = scores.shape[-1] * max(abs(low), abs(high), high - low)
+    if most > float(jnp.finfo(scores.dtype).max) / 4:
+        raise ValueError(
+            f"keep = 'summary': on a support [{low:g}, {high:g}] the totals of {scores.shape[-1]} rounds overflow "
+            f"{scores.dtype}; rescale the scores, or keep='all'"
+        )
 
 
 def _summary(totals: Totals, rounds: int, end: State, levels: Array, learner: Any, start: State) -> Summary:
@@ -248,6 +264,8 @@ def starting_state(learner: Learner, scores: Any, state: State) -> tuple[Any, St
             f"state is a {type(state).__name__}: {type(learner).__name__} carries on from a "
             f"{type(pattern).__name__}, such as run.state"
         )
+    if hasattr(getattr(state, "seen", None), "dtype"):
+        check_countable(state)
     state = jax.tree.map(jnp.asarray, state)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         extra = leaf.ndim - dict(jax.tree_util.tree_leaves_with_path(pattern))[path].ndim

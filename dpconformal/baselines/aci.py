@@ -219,4 +219,4 @@ class ACI(GridLearner):
     def learn(self, state: WindowAndMisses, score: Float[Array, ""]) -> WindowAndMisses:
         """Move the window on, and after the warm-up count the levels that missed."""
         missed = (score > self.thresholds(state)) & (state.seen >= self.warmup)
-        return WindowAndMisses(*slide(window_of(state), score), state.misses + missed.astype(jnp.int32))
+        return WindowAndMisses(*slide(window_of(state), score), state.misses + missed.astype(state.misses.dtype))

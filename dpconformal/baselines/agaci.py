@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.aci import asked_of_window, check_window, window_of
 from dpconformal.baselines.dtaci import RATES, check_rates, levels_of_experts
-from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
+from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, width_of
 from dpconformal.baselines.ogd import slope
 from dpconformal.beliefs.window import empty_window, slide
 from dpconformal.checks import Scalar
@@ -136,7 +136,9 @@ class AgACI(GridLearner):
     def learn(self, state: WindowAndRegrets, score: Float[Array, ""]) -> WindowAndRegrets:
         """Move the window on, after the warm-up let the experts learn and be judged, and mix what they say next."""
         active = state.seen >= self.warmup
-        gain = slope(state.answer, score, grid_of(self, score.dtype))[:, None] * (state.answer[:, None] - state.experts)
+        # In units of the support: squares of anything else may overflow or vanish.
+        apart = (state.answer[:, None] - state.experts) / width_of(self, score.dtype)
+        gain = slope(state.answer, score, grid_of(self, score.dtype))[:, None] * apart
         gain = jnp.where(active, gain, 0)
         largest, squares = jnp.maximum(state.largest, jnp.abs(gain)), state.squares + gain**2
         rates = _rates(largest, squares)
@@ -145,7 +147,7 @@ class AgACI(GridLearner):
         window = slide(window_of(state), score)._replace(seen=state.seen + 1)
         after = state._replace(
             **window._asdict(),
-            misses=state.misses + missed.astype(jnp.int32),
+            misses=state.misses + missed.astype(state.misses.dtype),
             regret=regret,
             largest=largest,
             squares=squares,

@@ -199,8 +199,8 @@ def counted(
         worth = jnp.where(used, 1 / (jnp.sqrt(count + 1) * jnp.log2(count + 2)), worth)
     return tossed(state._replace(seen=state.seen + 1))._replace(
         seen=state.seen,
-        counts=state.counts + used.astype(jnp.int32),
-        misses=state.misses + (used & missed[None, :, None]).astype(jnp.int32),
+        counts=state.counts + used.astype(state.counts.dtype),
+        misses=state.misses + (used & missed[None, :, None]).astype(state.misses.dtype),
         worth=worth,
     )
 

@@ -179,7 +179,7 @@ class DtACI(GridLearner):
         missed = (score > sets) & active
         return WindowAndExperts(
             *slide(window_of(state), score),
-            state.misses + missed.astype(jnp.int32),
+            state.misses + missed.astype(state.misses.dtype),
             jnp.where(active, mixed, state.log_weights),
         )
 

@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, Int
 from dpconformal.baselines.grid_checks import check_state, check_width
 from dpconformal.beliefs.weights import check_unspoilt
 from dpconformal.checks import Numbers, Scalar, whole
+from dpconformal.counting import advance, room_to_count
 from dpconformal.inputs import as_levels, as_score, check_not_batched
-from dpconformal.learner import State, advance, usable
+from dpconformal.learner import State, usable
 
 
 class GridLearner:
@@ -50,12 +51,11 @@ class GridLearner:
         return _started(self, np.dtype(dtype))
 
     def prepare(self, state: State, rounds: int) -> State:
-        """Check that a state, or a batch of them, can be carried on from."""
-        del rounds
+        """Check that a state, or a batch of them, can be carried on from, and that it can count the rounds to come."""
         check_state(self, state, batched=True)
         check_unspoilt(state.seen)
         check_width(self, dtype_of(state))
-        return state
+        return room_to_count(state, rounds)
 
     def quantile(self, state: State, levels: Numbers) -> Float[Array, "..."]:
         """Predict the threshold of each level: that of the nearest level of the grid."""
@@ -128,6 +128,7 @@ def learnt(learner: Any, state: State, score: Numbers, *given: Any) -> State:
         With the score counted; spoilt if it was a bad one inside ``jit``.
     """
     check_state(learner, state)
+    state = room_to_count(state, 1)
     return _learnt(learner, state, as_score(score, learner.support).astype(dtype_of(state)), given)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from dpconformal.beliefs.window import check_latest
 from dpconformal.checks import as_numbers, complain_at, is_traced, number, ordered
-from dpconformal.inputs import check_not_batched
+from dpconformal.counting import check_countable
+from dpconformal.inputs import check_not_batched, is_interval
 
 
 def check_grid(learner: Any, start_anywhere: bool = False) -> None:
@@ -86,6 +87,7 @@ def check_state(learner: Any, state: Any, batched: bool = False) -> None:
         raise ValueError(
             f"state is a {type(state).__name__}: {name} carries on from a {kind.__name__}, such as run.state"
         )
+    check_countable(state)
     if np.ndim(state.seen) and not batched:
         raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
     leaves, structure = jax.tree.flatten(learner)
@@ -124,12 +126,11 @@ def check_width(learner: Any, dtype: Any) -> None:
     Raises
     ------
     ValueError
-        If its ends fall together.
+        If it is none.
     """
     if is_traced(learner.low, learner.high):
         return
-    low, high = (np.asarray(end, dtype) for end in learner.support)
-    if not low < high:
+    if not is_interval(learner.support, dtype):
         raise ValueError(
             f"{type(learner).__name__} on [{learner.low}, {learner.high}] collapses in {np.dtype(dtype)}; rescale, or "
             "enable 64-bit JAX (jax_enable_x64)"

@@ -10,6 +10,7 @@ from dpconformal import rates
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, width_of
 from dpconformal.baselines.grid_checks import check_grid
 from dpconformal.checks import Scalar, is_traced
+from dpconformal.counting import rounds_after
 from dpconformal.learner import State
 from dpconformal.pytree import register
 
@@ -112,8 +113,9 @@ class OGD(GridLearner):
     def prepare(self, state: State, rounds: int) -> State:
         """Check that a state, or a batch of them, can be carried on from."""
         state = super().prepare(state, rounds)
-        if not is_traced(state.seen) and state.seen.size:
-            rates.check_steps(self.rate, int(state.seen.min()) + 1, int(state.seen.max()) + rounds)
+        if not is_traced(state.seen):
+            for first, last in rounds_after(state.seen, rounds):
+                rates.check_steps(self.rate, first, last)
         return state
 
     def sound(self) -> Any:
@@ -131,5 +133,5 @@ class OGD(GridLearner):
     def learn(self, state: Iterates, score: Float[Array, ""]) -> Iterates:
         """Step down the slope of the loss."""
         dtype = score.dtype
-        step = width_of(self, dtype) * self.rate.step((state.seen + 1).astype(dtype)).astype(dtype)
+        step = width_of(self, dtype) * self.rate.step(state.seen.astype(dtype) + 1).astype(dtype)
         return state._replace(iterate=state.iterate - step * slope(state.iterate, score, grid_of(self, dtype)))

@@ -197,12 +197,12 @@ class PID(GridLearner):
         missed = score > threshold
         latest, scale = state.latest, width_of(self, dtype)
         if self.window is not None:
-            latest = jnp.where(jnp.arange(self.window, dtype=jnp.int32) == now % self.window, score, latest)
+            latest = jnp.where(jnp.arange(self.window, dtype=now.dtype) == now % self.window, score, latest)
             scale = jnp.nanmax(latest) - jnp.asarray(self.low, dtype)
         step = jnp.asarray(self.rate, dtype) * scale
         tracker = state.tracker + step * (missed.astype(dtype) - (1 - grid_of(self, dtype)))
         tracker = jnp.where(jnp.isnan(threshold), jnp.nan, tracker)  # a bad traced scorecast spoils what follows
-        return Controller(state.seen, tracker, state.misses + missed.astype(jnp.int32), latest)
+        return Controller(state.seen, tracker, state.misses + missed.astype(state.misses.dtype), latest)
 
     def _wanted(self, context: Any) -> bool:
         if self.scorecast == (context is not None):

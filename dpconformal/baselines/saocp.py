@@ -15,6 +15,7 @@ from dpconformal.baselines.grid_checks import check_grid, check_state
 from dpconformal.baselines.ogd import slope
 from dpconformal.baselines.sfogd import scale_free_step
 from dpconformal.checks import Numbers, Scalar, is_traced, whole
+from dpconformal.counting import MOST
 from dpconformal.learner import State, rounding
 from dpconformal.pinball import pinball
 from dpconformal.pytree import register
@@ -122,10 +123,15 @@ class SAOCP(GridLearner):
 
     def prepare(self, state: State, rounds: int) -> State:
         """Check that a state, or a batch of them, can be carried on from, and make room for more rounds."""
-        state = super().prepare(state, rounds)
         if is_traced(state.seen):
-            return _sized(state, self.room)
+            return _sized(super().prepare(state, rounds), self.room)
         latest = int(np.max(np.asarray(state.seen), initial=0)) + rounds
+        if latest + 1 > MOST:  # the number of the round after these
+            raise ValueError(
+                f"state.seen = {latest - rounds}: with {rounds} more there would be no room for the experts that SAOCP "
+                f"needs from round {MOST + 1} on; start afresh, or use SFOGD"
+            )
+        state = super().prepare(state, rounds)
         return _sized(state, max(_orders(latest) * self._generations(), state.births.shape[-1]))
 
     def observe(self, state: State, score: Numbers) -> State:

@@ -49,7 +49,7 @@ def bin_of(score: Float[Array, "*n"], low: Float[Array, ""], high: Float[Array, 
     size = lax.optimization_barrier(jnp.asarray(bins, score.dtype))
 
     def edge(k: Array) -> Array:
-        return low + (k * width) / size
+        return part_way(low, high, k, size)
 
     k = jnp.floor((score - low) / width * size)
     k = jnp.where(score < edge(k), k - 1, jnp.where(score >= edge(k + 1), k + 1, k))
@@ -75,4 +75,32 @@ def centres_of(support: tuple[Scalar, Scalar], bins: int, dtype: Any) -> Float[A
         Centres.
     """
     low, high = (jnp.asarray(end, dtype) for end in support)
-    return low + ((jnp.arange(bins, dtype=dtype) + 0.5) * (high - low)) / bins
+    return part_way(low, high, jnp.arange(bins, dtype=dtype) + 0.5, jnp.asarray(bins, dtype))
+
+
+def part_way(
+    low: Float[Array, ""], high: Float[Array, ""], part: Float[Array, "*n"], whole: Float[Array, ""]
+) -> Float[Array, "*n"]:
+    """
+    Go ``part`` of ``whole`` equal steps from one end of the support to the other.
+
+    Parameters
+    ----------
+    low, high : Array, shape ()
+        Ends of the support.
+    part : Array
+        Steps to go.
+    whole : Array, shape ()
+        Steps in all.
+
+    Returns
+    -------
+    Array
+        low + part · (high - low)/whole, multiplied first; on a support so wide that the product would overflow, at a
+        scale at which it does not. A power of two changes no digit.
+    """
+    width, widest = high - low, jnp.finfo(low.dtype).maxexp
+    wide = width > 2.0 ** (widest - 40)
+    down, up = (jnp.where(wide, factor, 1).astype(low.dtype) for factor in (2.0**-40, 2.0**40))
+    # Multiplied back: of two divisions XLA would make one, which rounds otherwise.
+    return low + ((part * (width * down)) / whole) * up

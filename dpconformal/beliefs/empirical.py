@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.empirical_replay import METHOD
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, SortedScores, check_sorted, empty, grow, merge, take_in
-from dpconformal.beliefs.weights import Weights, check_prior, check_unspoilt
+from dpconformal.beliefs.weights import Weights, check_precision, check_prior, check_unspoilt
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, whole
 from dpconformal.inputs import as_floats, as_levels, check_not_batched
 from dpconformal.offline.driver import Method
@@ -40,12 +40,15 @@ class Empirical:
         """Return the state before any score, with room for ``rounds`` of them."""
         check_not_batched(self)
         room = FIRST_CAPACITY if rounds is None else whole("rounds", rounds, 0)
-        return empty(max(room, 1), dtype or jnp.result_type(float))
+        dtype = dtype or jnp.result_type(float)
+        check_precision(self, dtype)
+        return empty(max(room, 1), dtype)
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, also in a batch of states."""
         check_sorted(self, state, batched=True)
         check_unspoilt(state.seen)
+        check_precision(self, state.values.dtype)
         return grow(state, rounds)
 
     def observe(self, state: SortedScores, score: Numbers) -> SortedScores:

@@ -76,9 +76,9 @@ class Exact:
         """Return the state before any score, with room for ``rounds`` of them."""
         check_not_batched(self)
         dtype = dtype or jnp.result_type(float)
+        check_rounds(self, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
         if rounds is None:
             return empty(self.capacity or FIRST_CAPACITY, dtype)
-        check_rounds(self, 0, whole("rounds", rounds, 0), dtype)
         return empty(max(rounds, self.capacity or 1), dtype)
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:

@@ -188,8 +188,8 @@ def _chain_stretches(
     learner: Any, begin: SortedScores, ranked: Ranked, scores: np.ndarray, levels: Array, keep: str
 ) -> Iterator[tuple[slice, Callable[[], Any]]]:
     """One per core, the last one first: the chain is unlinked from its end."""
-    seen, capacity = int(begin.seen), ranked.values.size
-    chain = _linked(capacity, np.int32(seen + scores.size))
+    seen, capacity = begin.seen, ranked.values.size
+    chain = _linked(capacity, np.int32(int(seen) + scores.size))
     for rounds, padding in reversed(pieces(scores.size, levels.shape[-1])):
         chain, insertions = unlink(chain, padded(ranked.places[rounds], padding, nowhere(capacity)))
         given = rounds_of(rounds, padding, seen, scores, levels)
@@ -237,7 +237,7 @@ def tree_stretches(
         recent = rank_on_host(None, in_time[first : seen + rounds.stop], min(window + length + padding, total))
         arrived = np.where(recent.arrivals > 0, recent.arrivals + np.int32(first), 0)
         places = padded(recent.places[-length:], padding, NO_PLACE)
-        given = rounds_of(rounds, padding, seen, scores, levels)
+        given = rounds_of(rounds, padding, begin.seen, scores, levels)
         return walk(learner, Ranked(recent.values, arrived, places), *given, keep, epoch)
 
     for piece in pieces(scores.size, levels.shape[-1], longest):

@@ -14,8 +14,9 @@ from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
 from dpconformal.beliefs.quantized_replay import METHOD
 from dpconformal.beliefs.weights import check_belief, check_rounds, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, is_traced, whole
+from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
-from dpconformal.learner import advance, usable
+from dpconformal.learner import usable
 from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
@@ -78,22 +79,22 @@ class Quantized:
         check_not_batched(self)
         if rounds is None and self.bins is None:
             raise ValueError("Quantized.bins = None: a number of bins is needed outside replay, such as bins=64")
-        if rounds is not None:
-            check_rounds(self, 0, whole("rounds", rounds, 0), dtype or jnp.result_type(float))
+        dtype = dtype or jnp.result_type(float)
+        check_rounds(self, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
         bins = self.bins or max(math.isqrt(max(rounds or 0, 1) - 1) + 1, 1)
-        weights = jnp.zeros(bins, jnp.int32 if self.discount is None else dtype or jnp.result_type(float))
+        weights = jnp.zeros(bins, jnp.int32 if self.discount is None else dtype)
         return BinnedScores(jnp.zeros((), jnp.int32), weights)
 
     def prepare(self, state: BinnedScores, rounds: int) -> BinnedScores:
-        """Check the schedule on the rounds to come; there is always room."""
+        """Check the schedule on the rounds to come, and that they can be counted."""
         self._check(state, batched=True)
         check_rounds(self, state.seen, rounds, self._dtype(state))
-        return state
+        return room_to_count(state, rounds)
 
     def observe(self, state: BinnedScores, score: Numbers) -> BinnedScores:
         """Return the state after one more score."""
         self._check(state)
-        return _observe(self, state, as_score(score, self.support))
+        return _observe(self, room_to_count(state, 1), as_score(score, self.support))
 
     def belief(self, state: BinnedScores, dtype: Any = None) -> Belief:
         """Return the distribution of the next score."""
@@ -122,7 +123,7 @@ class Quantized:
         bins = first.weights.shape[-1], second.weights.shape[-1]
         if bins[0] != bins[1]:
             raise ValueError(f"second has {bins[1]} bins and first {bins[0]}: only equal bins merge")
-        return _merge(self, first, second)
+        return _merge(self, *ready_to_merge(first, second))
 
     def _check(self, *states: Any, batched: bool = False) -> None:
         """Refuse states of another kind, batches where one state is meant, and bins that do not fit."""
@@ -132,6 +133,7 @@ class Quantized:
                 raise ValueError(
                     f"state is a {type(state).__name__}: Quantized carries on from a BinnedScores, such as run.state"
                 )
+            check_countable(state)
             if np.ndim(state.seen) and not batched:
                 raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
             whole_counts = jnp.issubdtype(state.weights.dtype, jnp.integer)
@@ -164,10 +166,9 @@ def _merge(learner: Quantized, first: BinnedScores, second: BinnedScores) -> Bin
     if learner.discount is not None:
         discount = jnp.asarray(learner.discount, earlier.dtype)
         earlier = earlier * discount ** second.seen.astype(earlier.dtype)
-    fine = (first.seen >= 0) & (second.seen >= 0)
     dtype = np.result_type(earlier.dtype, second.weights.dtype)
     weights = earlier.astype(dtype) + second.weights.astype(dtype)
-    return BinnedScores(jnp.where(fine, first.seen + second.seen, -1), weights)
+    return BinnedScores(joint_count(first.seen, second.seen), weights)
 
 
 @jax.jit(static_argnames="dtype")

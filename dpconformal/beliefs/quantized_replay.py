@@ -64,6 +64,7 @@ def walk_bins(
     else:  # a level of its own each round has far to walk
         walker, none = tree_walk(learner.prior, state.weights, centres, levels), NO_PLACE
     rows = arrivals(bins, weights, none, epoch)
+    rows = rows._replace(mass=rows.mass.astype(state.weights.dtype))
     return follow(walker, rows, levels, scores, real, keep, *block_and_fade(scores.shape[0], epoch, weights.discount))
 
 
@@ -132,11 +133,11 @@ def _stretches(
     learner: Any, begin: BinnedScores, placed: tuple[()], scores: np.ndarray, levels: Array, keep: str
 ) -> Iterator[Stretch]:
     """Cut the rounds into stretches; the state between them needs the bins of the scores only."""
-    state, seen = begin, int(begin.seen)
+    state, seen = begin, begin.seen
     for rounds, padding in pieces(scores.size, levels.shape[-1], LONGEST):
         counts, own, real, asked = rounds_of(rounds, padding, seen, scores, levels)
         run = partial(walk_bins, learner, state, counts, own, real, asked, keep, epoch_for(learner, scores.dtype))
-        state = after(learner, state, own, real, np.int32(seen + rounds.stop))
+        state = after(learner, state, own, real, seen + seen.dtype.type(rounds.stop))
         yield Stretch(rounds, run, state if rounds.stop == scores.size else None)
 
 

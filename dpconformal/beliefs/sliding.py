@@ -9,11 +9,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.empirical import rank_of_level
-from dpconformal.beliefs.weights import check_prior, check_unspoilt
+from dpconformal.beliefs.weights import check_precision, check_prior, check_unspoilt
 from dpconformal.beliefs.window import Window, check_latest, empty_window, held, slide
 from dpconformal.checks import Numbers, Scalar, whole
+from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
-from dpconformal.learner import advance, usable
+from dpconformal.learner import usable
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 
@@ -60,18 +61,21 @@ class SlidingERM:
     def init(self, dtype: Any = None) -> Window:
         """Return the state before any score."""
         check_not_batched(self)
-        return empty_window(self.window, dtype or jnp.result_type(float))
+        dtype = dtype or jnp.result_type(float)
+        check_precision(self, dtype)
+        return empty_window(self.window, dtype)
 
     def prepare(self, state: Window, rounds: int) -> Window:
-        """Check that a state, or a batch of them, can be carried on from."""
-        del rounds
+        """Check that a state, or a batch of them, can be carried on from, and that it can count the rounds to come."""
         self._check(state, batched=True)
         check_unspoilt(state.seen)
-        return state
+        check_precision(self, state.latest.dtype)
+        return room_to_count(state, rounds)
 
     def observe(self, state: Window, score: Numbers) -> Window:
         """Return the state after one more score."""
         self._check(state)
+        state = room_to_count(state, 1)
         return _observe(self, state, as_score(score, self.support).astype(state.latest.dtype))
 
     def quantile(self, state: Window, levels: Numbers) -> Float[Array, "..."]:
@@ -88,7 +92,7 @@ class SlidingERM:
         """Return the state that saw the scores of ``first``, then those of ``second``."""
         self._check(first)
         self._check(second)
-        return _merge(self, first, second)
+        return _merge(self, *ready_to_merge(first, second))
 
     def _check(self, state: Any, batched: bool = False) -> None:
         check_not_batched(self)
@@ -96,6 +100,7 @@ class SlidingERM:
             raise ValueError(
                 f"state is a {type(state).__name__}: SlidingERM carries on from a Window, such as run.state"
             )
+        check_countable(state)
         if np.ndim(state.seen) and not batched:
             raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
         if state.latest.shape[-1] != self.window:
@@ -143,5 +148,4 @@ def _merge(learner: SlidingERM, first: Window, second: Window) -> Window:
     start = first._replace(seen=first.seen + first_kept)
     stop = jnp.minimum(seen, size)
     merged = jax.lax.fori_loop(jnp.zeros_like(stop), stop, play, start)
-    fine = (first.seen >= 0) & (second.seen >= 0)
-    return merged._replace(seen=jnp.where(fine, first.seen + second.seen, -1))
+    return merged._replace(seen=joint_count(first.seen, second.seen))

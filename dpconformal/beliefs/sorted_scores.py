@@ -10,8 +10,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.checks import Numbers, Scalar, is_traced
+from dpconformal.counting import MOST, advance, joint_count
 from dpconformal.inputs import as_score, check_not_batched
-from dpconformal.learner import advance, usable
+from dpconformal.learner import usable
 
 FIRST_CAPACITY = 256  # room of a state that is filled online, before it first grows
 
@@ -51,6 +52,7 @@ def empty(capacity: int, dtype: Any) -> SortedScores:
     SortedScores
         With nothing in it.
     """
+    _check_size(capacity)
     values = jnp.full(capacity, jnp.inf, dtype)
     return SortedScores(jnp.zeros((), jnp.int32), values, jnp.zeros(capacity, jnp.int32))
 
@@ -159,6 +161,7 @@ def grow(state: SortedScores, rounds: int) -> SortedScores:
         wanted = capacity + rounds
     else:
         needed = int(np.max(state.seen, initial=0)) + rounds
+        _check_size(needed)
         wanted = capacity if needed <= capacity else max(needed, 2 * capacity)
     padding = [(0, 0)] * (state.values.ndim - 1) + [(0, wanted - capacity)]
     if wanted == capacity:
@@ -184,9 +187,18 @@ def merge(first: SortedScores, second: SortedScores) -> SortedScores:
     SortedScores
         The store that would have seen all scores; its room is the sum of both.
     """
+    _check_size(first.values.shape[-1] + second.values.shape[-1])
     later = jnp.where(second.arrivals > 0, second.arrivals + first.seen, 0)
     dtype = np.result_type(first.values.dtype, second.values.dtype)
     values = jnp.concatenate([first.values.astype(dtype), second.values.astype(dtype)])
     values, arrivals = lax.sort((values, jnp.concatenate([first.arrivals, later])), num_keys=1, is_stable=True)
-    fine = (first.seen >= 0) & (second.seen >= 0)
-    return SortedScores(jnp.where(fine, first.seen + second.seen, -1), values, arrivals)
+    return SortedScores(joint_count(first.seen, second.seen), values, arrivals)
+
+
+def _check_size(capacity: int) -> None:
+    """Refuse more scores than places of 32 bits can number, with a few to spare for what is no score."""
+    if capacity > MOST - 8:
+        raise ValueError(
+            f"state would need room for {capacity} scores: a learner that keeps every score holds at most {MOST - 8}; "
+            "use Quantized, whose memory does not grow"
+        )

@@ -9,6 +9,8 @@ from jaxtyping import Array, Float, Int
 
 from dpconformal import schedules
 from dpconformal.checks import complain_at, is_traced, number
+from dpconformal.counting import rounds_after
+from dpconformal.inputs import is_interval
 from dpconformal.priors import Prior
 
 
@@ -53,7 +55,7 @@ def weights_of(learner: Any, count: Array, dtype: Any) -> Weights:
     Weights
         With no score the prior has everything.
     """
-    weight = schedule_of(learner).weight((count + 1).astype(dtype))
+    weight = schedule_of(learner).weight(count.astype(dtype) + 1)
     seen = jnp.maximum(count, 1).astype(dtype)
     if learner.discount is None:
         discount = None
@@ -218,22 +220,60 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
     if is_traced(learner):
         return
     counts = np.zeros(1, int) if is_traced(seen) else np.atleast_1d(seen)
-    if counts.size:
-        schedules.check_weights(schedule_of(learner), int(counts.min()) + 1, int(counts.max()) + rounds)
-    hint = f"in {np.dtype(dtype)}; rescale it, or enable 64-bit JAX (jax_enable_x64)"
-    with np.errstate(over="ignore"):  # an overflow is what is looked for
-        middle, weights = _probe(learner, np.dtype(dtype))
-    if is_traced(middle, weights):  # the caller is being traced: NaN thresholds will tell
+    for first, last in rounds_after(counts, rounds):
+        schedules.check_weights(schedule_of(learner), first, last)
+    check_precision(learner, dtype)
+    probed = np.asarray([1, max(int(counts.max(initial=0)) + rounds - 1, 1)], float)
+    weights = _probe(learner, probed, np.dtype(dtype))
+    if is_traced(weights):  # the caller is being traced: NaN thresholds will tell
         return
-    low, high = (np.asarray(end, dtype) for end in learner.support)
-    if not low < high or np.isnan(middle):
-        raise ValueError(f"{type(learner).__name__}.prior = {learner.prior!r} collapses {hint}")
-    if not (0 < float(weights.prior) <= 1 and np.isfinite(weights.atom)):
+    limits, prior = jnp.finfo(dtype), np.asarray(weights.prior)
+    fine = (prior >= limits.tiny) & (prior <= 1) & np.isfinite(weights.atom)
+    if not fine.all() or (learner.discount is not None and learner.discount < limits.tiny):
         what = f"schedule = {learner.schedule!r}, discount = {learner.discount!r}"
-        raise ValueError(f"{type(learner).__name__} with {what}: its weights collapse {hint}")
+        raise ValueError(
+            f"{type(learner).__name__} with {what}: its weights collapse in {np.dtype(dtype)}; rescale it, or enable "
+            "64-bit JAX (jax_enable_x64)"
+        )
+
+
+def check_precision(learner: Any, dtype: Any) -> None:
+    """
+    Check that a learner's support, and its prior if it has one, are still such in the precision to come.
+
+    Parameters
+    ----------
+    learner : Learner
+        With a support.
+    dtype : dtype
+        To compute in.
+
+    Raises
+    ------
+    ValueError
+        Naming what collapses.
+    """
+    if is_traced(learner):
+        return
+    prior, hint = getattr(learner, "prior", None), f"in {np.dtype(dtype)}; rescale it, or enable 64-bit JAX"
+    middle = 0.0
+    if prior is not None:
+        with np.errstate(over="ignore"):  # an overflow is what is looked for
+            middle = _median(prior, np.dtype(dtype))
+    if is_traced(middle):  # the caller is being traced: NaN thresholds will tell
+        return
+    if not is_interval(learner.support, dtype) or not np.isfinite(middle):
+        own = f"prior = {prior!r}" if prior is not None else f"low, high = {learner.support}"
+        raise ValueError(f"{type(learner).__name__}.{own} collapses {hint} (jax_enable_x64)")
 
 
 @jax.jit(static_argnames="dtype")
-def _probe(learner: Any, dtype: Any) -> tuple[Array, Weights]:
-    """Return the prior's median and the weights of the second round: NaN where something collapses."""
-    return learner.prior.quantile(jnp.asarray(0.5, dtype)), weights_of(learner, jnp.asarray(1, jnp.int32), dtype)
+def _median(prior: Any, dtype: Any) -> Array:
+    """Return the prior's median: NaN or infinite where something collapses."""
+    return prior.quantile(jnp.asarray(0.5, dtype))
+
+
+@jax.jit(static_argnames="dtype")
+def _probe(learner: Any, counts: Array, dtype: Any) -> Weights:
+    """Return the weights after some scores: NaN where something collapses."""
+    return jax.vmap(lambda count: weights_of(learner, count, dtype)._replace(discount=None))(counts)

@@ -95,7 +95,7 @@ def slide(window: Window, score: Float[Array, ""]) -> Window:
     """
     size = window.latest.shape[-1]
     slot = jnp.arange(size, dtype=jnp.int32)
-    now = jnp.maximum(window.seen, 0) % size
+    now = (jnp.maximum(window.seen, 0) % size).astype(jnp.int32)
     # What stands above the one that goes moves down by one. While the window fills, a place without a score goes.
     gone = jnp.sum(window.ordered < window.latest[now], dtype=jnp.int32)
     left = jnp.where(slot < gone, window.ordered, jnp.roll(window.ordered, -1))

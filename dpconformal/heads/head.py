@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
+from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of, part_way
 from dpconformal.checks import Numbers, Scalar, is_traced
 from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
@@ -35,7 +35,7 @@ class Head:
     def asked_by_round(self, seen: Any, levels: Any) -> Any:
         """Return the levels to ask for in many rounds: (T,), then (A,) or (T, A), to (T, A)."""
         rows = jnp.broadcast_to(jnp.asarray(levels), (seen.shape[0], levels.shape[-1]))
-        return jax.vmap(self.asked)(jnp.asarray(seen, jnp.int32), rows)
+        return jax.vmap(self.asked)(jnp.asarray(seen), rows)
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -100,14 +100,15 @@ class Head:
         unknown = batch and not fresh and known is None
         if not scores.size or unequal or unknown or (keep == "summary" and (traced or is_traced(begin.seen))):
             return None
-        first = 0 if fresh else begin.seen if known is None else int(known[0])
+        nothing = np.zeros((), begin.seen.dtype)
+        first = nothing if fresh else begin.seen if known is None else known[0]
         state = None if fresh and keep == "all" else spread(begin, batch) if fresh else begin
         wanted = levels if is_traced(levels) else np.asarray(levels, float)
         block = rounds if keep == "all" else max(_ROOM * rounds // (scores.size * levels.shape[-1]), 1)
         parts = []
         for start in range(0, rounds, block):
             here = slice(start, min(start + block, rounds))
-            counts = first + np.arange(here.start, here.stop, dtype=np.int32)
+            counts = first + np.arange(here.start, here.stop, dtype=begin.seen.dtype)
             own = wanted[here] if wanted.ndim == 2 else wanted
             run: Any = replay(self.learner, scores[..., here], self.asked_by_round(counts, own), state)
             state, thresholds = run.state, lifted(self.learner, run.thresholds, bins_of(run.state))
@@ -167,7 +168,7 @@ def lifted(learner: Any, thresholds: Float[Array, "..."], bins: int | None) -> F
     known = jnp.where(jnp.isnan(thresholds), low, thresholds)
     bin_here = bin_of(known, low, high, bins)
     centre = centres_of(learner.support, bins, dtype)[bin_here]
-    edge = low + ((bin_here + 1).astype(dtype) * (high - low)) / bins
+    edge = part_way(low, high, (bin_here + 1).astype(dtype), jnp.asarray(bins, dtype))
     # A centre that is computed in two programs may differ in the last bit.
     counted = known >= centre - 4 * jnp.finfo(dtype).eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
     raised = jnp.where(counted, jnp.minimum(jnp.maximum(edge, known), high), known)

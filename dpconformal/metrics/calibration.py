@@ -92,4 +92,5 @@ def _cdf_here(learner: Any, state: Any, score: Array, _: Array) -> Array:
 
 
 def _mean_loss(learner: Any, state: Any, score: Array, levels: Array) -> Array:
-    return 2 * jnp.mean(pinball(jnp, learner.quantile(state, levels), score, levels))
+    loss = pinball(jnp, learner.quantile(state, levels), score, levels)
+    return 2 * jnp.sum(loss / levels.size)  # each by itself: their sum may overflow

@@ -162,4 +162,9 @@ def mean_over_rounds(values: Any) -> Any:
     """
     if values.shape[-2] == 0:
         return np.full(values.shape[:-2] + values.shape[-1:], np.nan)
+    if isinstance(values, np.ndarray):
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = values.mean(axis=-2)
+            scaled = np.sum(values / values.shape[-2], axis=-2)  # a mean does not overflow, where its sum does
+        return np.where(np.isfinite(mean), mean, scaled)
     return values.mean(axis=-2)

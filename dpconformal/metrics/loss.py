@@ -8,6 +8,7 @@ import numpy as np
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number
 from dpconformal.metrics.arrays import arrays_of, per_round_levels
 from dpconformal.metrics.hindsight import running_best
+from dpconformal.metrics.sums import total_over_rounds
 from dpconformal.pinball import pinball
 from dpconformal.replay import Replay
 
@@ -81,9 +82,12 @@ def regret(run: Replay, *, running: bool = False) -> Any:
     if running:
         if xp is jnp:
             raise ValueError("run is being traced: ask for the running regret outside jit")
+        total_over_rounds(xp, incurred, "losses")  # the largest of the sums to come
         return xp.cumsum(incurred, axis=-2) - _running_best(run, arrays)
     level_sum = xp.sum(per_round_levels(arrays), axis=-2)
-    return xp.sum(incurred, axis=-2) - _best_loss(xp, arrays.scores, per_round_levels(arrays), level_sum)
+    return total_over_rounds(xp, incurred, "losses") - _best_loss(
+        xp, arrays.scores, per_round_levels(arrays), level_sum
+    )
 
 
 def discounted_regret(run: Replay, discount: Scalar) -> Any:
@@ -119,7 +123,7 @@ def discounted_regret(run: Replay, discount: Scalar) -> Any:
     rounds = scores.shape[-2]
     weights = xp.asarray(beta, thresholds.dtype) ** xp.arange(rounds - 1, -1, -1).astype(thresholds.dtype)
     weights = weights.reshape((1,) * (scores.ndim - 2) + (rounds, 1))
-    incurred = xp.sum(weights * pinball(*arrays), axis=-2)
+    incurred = total_over_rounds(xp, weights * pinball(*arrays), "losses")
     if rounds == 0:
         return incurred
     order = xp.argsort(scores, axis=-2)
@@ -139,7 +143,7 @@ def _best_loss(xp: Any, scores: Any, levels: Any, level_sum: Any) -> Any:
     rank = xp.clip(xp.ceil(level_sum), 1, rounds).astype(np.int32)
     in_order = xp.broadcast_to(xp.sort(scores, axis=-2), levels.shape)
     best = xp.take_along_axis(in_order, rank[..., None, :] - 1, axis=-2)
-    return xp.sum(pinball(xp, best, scores, levels), axis=-2)
+    return total_over_rounds(xp, pinball(xp, best, scores, levels), "losses")
 
 
 def _running_best(run: Replay, arrays: Any) -> np.ndarray:

@@ -175,7 +175,7 @@ def _run_each(
     levels: Array,
     keep: str,
 ) -> Any:
-    rounds = jnp.arange(scores.shape[-1], dtype=jnp.int32)
+    rounds = jnp.arange(scores.shape[-1], dtype=begin.seen.dtype)
 
     def one(given: Any) -> Any:
         placed, scores, own = given
@@ -224,8 +224,8 @@ def _traced(
     scores = jnp.where(fine, scores, jnp.where(jnp.isfinite(low), low, 0))
     # Nothing can raise here: from a bad score on, the count of scores seen is negative.
     good = lax.cummin(jnp.concatenate([begin.seen[None] >= 0, fine]).astype(jnp.int32)) == 1
-    counts = begin.seen + jnp.arange(fine.size + 1, dtype=jnp.int32)
-    counts = jnp.where(good, counts, -1).astype(jnp.int32)
+    counts = begin.seen + jnp.arange(fine.size + 1, dtype=begin.seen.dtype)
+    counts = jnp.where(good & (counts >= 0), counts, -1).astype(begin.seen.dtype)  # nor may a count wrap
     placed = method.place(learner, begin, fresh, scores)
     kept = method.run(learner, begin, placed, counts[:-1], scores, levels, keep, None)
     return kept, method.finish(learner, begin, placed, counts[-1], scores)

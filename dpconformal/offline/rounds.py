@@ -199,7 +199,7 @@ def padded(column: np.ndarray, padding: int, filler: Any = 0) -> np.ndarray:
 
 
 def rounds_of(
-    rounds: slice, padding: int, seen: int, scores: np.ndarray, levels: Array
+    rounds: slice, padding: int, seen: Any, scores: np.ndarray, levels: Array
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Array | np.ndarray]:
     """
     Cut what a stretch needs out of a sequence, on the host.
@@ -210,8 +210,8 @@ def rounds_of(
         The stretch.
     padding : int
         Rounds to add to it.
-    seen : int
-        Scores seen before the sequence.
+    seen : integer of NumPy
+        Scores seen before the sequence, in the width they are counted in.
     scores : ndarray, shape (T,)
         Of the sequence.
     levels : Array, shape (A,) or (T, A)
@@ -223,6 +223,6 @@ def rounds_of(
         Scores seen before each round, the scores, whether a round is real, and the levels.
     """
     length = rounds.stop - rounds.start + padding
-    counts = np.arange(seen + rounds.start, seen + rounds.start + length, dtype=np.int32)
+    counts = seen + np.arange(rounds.start, rounds.start + length, dtype=seen.dtype)  # of padding, anything will do
     asked = levels if levels.ndim == 1 else padded(np.asarray(levels)[rounds], padding)
     return counts, padded(scores[rounds], padding), np.arange(length) < length - padding, asked

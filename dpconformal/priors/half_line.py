@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.scipy.special import erf, erfinv, ndtr, ndtri
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, number
+from dpconformal.checks import NARROWEST, WIDEST, Numbers, Scalar, number
 from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.inverse import outside_is_zero, within_support
 from dpconformal.pytree import register
@@ -207,7 +207,10 @@ _ENDS = (0.0, math.inf)
 
 
 def _scale(owner: str, value: Scalar) -> Scalar:
-    return number(f"{owner}.scale", value, 0.0, open_low=True)
+    if owner == "LogNormal":  # of a logarithm
+        return number(f"{owner}.scale", value, 0.0, open_low=True)
+    scale = number(f"{owner}.scale", value, 0.0, open_low=True)
+    return number(f"{owner}.scale", scale, NARROWEST, WIDEST, hint="rescale the scores")
 
 
 def _sensible(scale: Scalar, like: Array) -> Array:

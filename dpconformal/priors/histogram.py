@@ -7,7 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, ordered, whole
+from dpconformal.checks import (
+    NARROWEST,
+    TINY,
+    WIDEST,
+    Numbers,
+    Scalar,
+    as_numbers,
+    complain_at,
+    is_subnormal,
+    is_traced,
+    number,
+    ordered,
+    whole,
+)
 from dpconformal.inputs import as_floats, as_levels, as_scores
 from dpconformal.priors.inverse import outside_is_zero, within_support
 from dpconformal.pytree import register
@@ -46,13 +59,20 @@ class Histogram:
         if not is_traced(edges):
             edges = edges.astype(float)
             complain_at("Histogram.edges", edges, ~np.isfinite(edges), "must be finite")
-            falling = np.diff(edges, axis=-1, prepend=-np.inf) <= 0
+            complain_at("Histogram.edges", edges, is_subnormal(edges), f"nearer to 0 than {TINY:.3g}; rescale")
+            falling = np.concatenate([np.zeros_like(edges[..., :1], bool), edges[..., 1:] <= edges[..., :-1]], axis=-1)
             complain_at("Histogram.edges", edges, falling, "edges must increase strictly")
+            ordered("Histogram", edges[..., 0], edges[..., -1])
+            narrow = np.diff(edges, axis=-1) < NARROWEST
+            complain_at("Histogram.edges", edges[..., :-1], narrow, f"less than {NARROWEST:g} below the next; rescale")
         if not is_traced(masses):
             masses = masses.astype(float)
             why = "masses must be finite and above 0, for the density of a prior is positive; see from_scores"
             complain_at("Histogram.masses", masses, ~(np.isfinite(masses) & (masses > 0)), why)
+            if masses.max(initial=0.0) > WIDEST / masses.shape[-1]:  # their sum may overflow
+                masses = masses / masses.max(axis=-1, keepdims=True)
             masses = masses / masses.sum(axis=-1, keepdims=True)
+            complain_at("Histogram.masses", masses, masses < TINY, "nothing beside the others; raise it")
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "masses", masses)
 

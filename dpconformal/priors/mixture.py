@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced
+from dpconformal.checks import TINY, WIDEST, Numbers, Scalar, as_numbers, complain_at, is_traced, ordered
 from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.base import Prior
 from dpconformal.priors.inverse import invert_cdf, within_support
@@ -61,7 +61,10 @@ class Mixture:
                 ~(np.isfinite(weights) & (weights > 0)),
                 "must be finite and above 0",
             )
+            if weights.max(initial=0.0) > WIDEST / weights.shape[-1]:  # their sum may overflow
+                weights = weights / weights.max(axis=-1, keepdims=True)
             weights = weights / weights.sum(axis=-1, keepdims=True)
+            complain_at("Mixture.weights", weights, weights < TINY, "nothing beside the others; raise it")
         _check_no_gap(components)
         object.__setattr__(self, "components", components)
         object.__setattr__(self, "weights", weights)
@@ -83,7 +86,7 @@ class Mixture:
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""
         x = as_floats(x)
-        return self._sum([component.cdf(x) for component in self.components])
+        return jnp.minimum(self._sum([component.cdf(x) for component in self.components]), 1)  # rounding only
 
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
@@ -108,6 +111,8 @@ def _check_no_gap(components: tuple[Prior, ...]) -> None:
                 "support; add a component that covers the gap, such as a small Uniform"
             )
         reach = max(reach, high)
+    if np.isfinite([spans[0][0], reach]).all():
+        ordered("Mixture", spans[0][0], reach)
 
 
 @jax.jit

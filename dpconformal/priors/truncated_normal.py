@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.special import erf, erfc
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number, ordered
+from dpconformal.checks import NARROWEST, WIDEST, Numbers, Scalar, complain_at, is_traced, number, ordered
 from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.inverse import invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
@@ -43,7 +43,9 @@ class TruncatedNormal:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loc", number("TruncatedNormal.loc", self.loc))
-        object.__setattr__(self, "scale", number("TruncatedNormal.scale", self.scale, 0.0, open_low=True))
+        scale = number("TruncatedNormal.scale", self.scale, 0.0, open_low=True)
+        scale = number("TruncatedNormal.scale", scale, NARROWEST, WIDEST, hint="rescale the scores")
+        object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "low", number("TruncatedNormal.low", self.low))
         object.__setattr__(self, "high", number("TruncatedNormal.high", self.high))
         ordered("TruncatedNormal", self.low, self.high)
