@@ -84,10 +84,11 @@ def masked_scores(values: Numbers, mask: Any, support: tuple[Scalar, Scalar]) ->
     if is_traced(array, mask, support):
         array = jnp.asarray(array)
         dtype = jax.dtypes.canonicalize_dtype(array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else float)
-        low, high = (jnp.asarray(end, dtype) for end in support)
+        ends = (jnp.asarray(end, dtype) for end in support)
         # A number in the support: a learner looks at it, though what it makes of it is thrown away.
-        return jnp.where(mask, jnp.clip(jnp.zeros((), dtype), low, high), array.astype(dtype)), mask
-    filler = np.clip(0.0, *(float(end) for end in support))
+        return jnp.where(mask, jnp.clip(jnp.zeros((), dtype), *ends), array.astype(dtype)), mask
+    low, high = (float(end) for end in support)
+    filler: Any = np.clip(0.0, low, high)
     filler = np.asarray(filler, array.dtype if array.dtype.kind == "f" else float)
     return checked_scores(np.where(mask, filler, array), support), mask
 

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, is_traced
-from dpconformal.inputs import as_levels, checked_scores
+from dpconformal.checks import Numbers, as_numbers, is_traced
+from dpconformal.inputs import as_levels, checked_scores, float_dtype
 from dpconformal.learner import Learner, State, support_of
 from dpconformal.masking import masked_scores, round_counts
+from dpconformal.memory import check_memory
 from dpconformal.offline.driver import replay_offline
 from dpconformal.runs import Replay, Summary
 from dpconformal.scan import drive, thresholds
@@ -68,6 +69,8 @@ def replay(
     ------
     ValueError
         Naming the argument, the index and the value, before anything runs.
+    TooLarge
+        If thresholds or state cannot fit into memory: with both sizes, and a way out. It is a MemoryError, too.
 
     Notes
     -----
@@ -103,6 +106,9 @@ def replay(
     for name, value, choices in (("keep", keep, ("all", "summary")), ("method", method, ("auto", "scan"))):
         if value not in choices:
             raise ValueError(f"{name} = {value!r}: pass one of {', '.join(map(repr, choices))}")
+    scores = as_numbers("scores", scores)
+    if not is_traced(scores):
+        check_memory(learner, scores.shape, levels, float_dtype(scores), keep)
     if mask is None:
         scores = checked_scores(scores, support_of(learner))
     else:
