@@ -12,12 +12,12 @@ from dpconformal.learner import fresh_state
 
 SMALL = 2**28  # bytes: what needs less is not checked, so that a short replay pays nothing for it
 
-# Bytes of working memory a score, for learners that keep every one: ranks, the chain and its record, which all live at
-# once; with a discount the ranks alone, since the walk goes by short stretches. Measured as the growth of the peak
-# (VmHWM) of a fresh process that replays 4·10⁶ scores at one level with keep="summary": 180 bytes a score in float64 and
-# 146 in float32, 54 with a discount, of which 45 are a constant (Quantized has it, too) and 12 the state. Rounded down,
-# so that what would just have fitted is not refused.
-WALKED, RANKED = 90, 16
+# Bytes of working memory a score, for learners that keep every one: its rank, the chain and the record of the walk, all
+# of which live at once; with a discount the rank alone, since the walk goes by short stretches. Measured as the growth
+# of the peak (VmHWM) of fresh processes that replay at one level with keep="summary": 176 bytes a score for 1.2·10⁷
+# scores in float64, 146 for 4·10⁶ in float32, of which 12 and 8 are the state. Rounded down, so that what would just
+# have fitted is not refused; what does not grow with the scores, below 200 MB, is left out.
+WALKED, RANKED = 130, 16
 
 
 class TooLarge(MemoryError, ValueError):
@@ -159,7 +159,7 @@ def _fresh(learner: Any, rounds: int, dtype: Any) -> Any:
     return fresh_state(learner, rounds, dtype)
 
 
-def in_units(size: float) -> str:
+def in_units(size: int | float) -> str:
     """
     Write a number of bytes to be read.
 

@@ -20,9 +20,9 @@ MASK[0, :3] = MASK[1, -3:] = True  # from the start, and to the end
 MASK[1, 10:20] = True
 ROWS = RNG.random((T, 3))
 HOLED = np.where(MASK, np.nan, SCORES)
-OFFLINE = {k: v for k, v in cases.LEARNERS.items() if k not in ("sliding", "exact_callable")} | {
-    "exact_fast": dpc.Exact(discount=0.3),  # masses must be shrunk within these rounds
-    "bins_by_rounds": dpc.Quantized(),
+NATIVE = ("exact", "exact_discounted", "quantized", "quantized_discounted", "erm", "nexcp")
+OFFLINE = {name: cases.ALL[name] for name in NATIVE} | {
+    "exact_fast": dpc.Exact(discount=1e-9),  # masses must be shrunk within these rounds
 }
 HEADS = {
     "credible": dpc.Credible(dpc.Exact(schedule=dpc.schedules.Dirichlet(2.0))),
@@ -63,7 +63,7 @@ def test_native_loops_agree_with_the_scan_on_unequal_masks(name, levels):
     same((one.thresholds, one.state), jax.tree.map(lambda leaf: leaf[1], (scan.thresholds, scan.state)))
 
 
-@pytest.mark.parametrize("name", ["exact", "exact_discounted", "quantized_discounted", "erm", "ogd", "mvp"])
+@pytest.mark.parametrize("name", ["exact", "quantized_discounted", "ogd"])
 def test_carried_states_and_masks(name):
     learner = cases.ALL[name]
     whole = dpc.replay(learner, HOLED, LEVELS, mask=MASK)
@@ -96,12 +96,13 @@ def test_a_masked_replay_is_the_replay_of_what_is_left(data):
         np.testing.assert_array_equal(following[t], following[t + 1])
 
 
-@pytest.mark.parametrize("name", cases.ALL)
+@pytest.mark.parametrize("name", ["exact", "exact_discounted", "quantized", "erm", "aci"])
 def test_nothing_masked_is_no_mask(name):
     learner, nothing = cases.ALL[name], np.zeros(T, bool)
     run, plain = dpc.replay(learner, SCORES, LEVELS, mask=nothing), dpc.replay(learner, SCORES, LEVELS)
     np.testing.assert_array_equal(run.thresholds, plain.thresholds)
-    assert run.mask.shape == SCORES.shape and plain.mask is None
+    assert run.mask.shape == SCORES.shape
+    assert plain.mask is None
     everything = dpc.replay(learner, np.full(T, np.nan), LEVELS, mask=~nothing)
     np.testing.assert_array_equal(everything.thresholds, np.broadcast_to(everything.thresholds[0], (T, LEVELS.size)))
     np.testing.assert_array_equal(everything.thresholds[0], plain.thresholds[0, 0])
@@ -110,11 +111,12 @@ def test_nothing_masked_is_no_mask(name):
 
 def test_everything_masked_has_no_rounds_to_share():
     total = dpc.replay(dpc.Exact(), np.full(3, np.nan), [0.5], keep="summary", mask=np.ones(3, bool))
-    assert total.rounds == 0 and np.isnan(total.coverage).all() and np.isnan(total.loss).all()
+    assert total.rounds == 0
+    assert np.isnan([total.coverage, total.loss]).all()
     assert np.isnan(dpc.metrics.coverage(dpc.replay(dpc.Exact(), [np.nan], [0.5], mask=[True]))).all()
 
 
-@pytest.mark.parametrize("name", ["exact", "exact_discounted", "quantized_discounted", "erm", "ogd"])
+@pytest.mark.parametrize("name", ["exact", "exact_discounted", "ogd"])
 def test_inside_jit_vmap_and_grad(name):
     learner = cases.ALL[name]
     expected = dpc.replay(learner, HOLED, LEVELS, mask=MASK).thresholds
@@ -127,7 +129,8 @@ def test_inside_jit_vmap_and_grad(name):
     same(jax.jit(lambda scores: thresholds(scores, MASK))(HOLED), expected)
     same(jax.jit(lambda mask: thresholds(HOLED, mask))(MASK), expected)
     slopes = jax.grad(lambda scores: jnp.where(jnp.isfinite(x := thresholds(scores, MASK[0])), x, 0).sum())(HOLED[0])
-    assert np.isfinite(slopes).all() and (np.asarray(slopes)[MASK[0]] == 0).all()
+    assert np.isfinite(slopes).all()
+    assert (np.asarray(slopes)[MASK[0]] == 0).all()
     total = jax.jit(lambda mask: dpc.replay(learner, HOLED, LEVELS, keep="summary", mask=mask).coverage)(MASK)
     same(total, dpc.replay(learner, HOLED, LEVELS, keep="summary", mask=MASK).coverage)
 
@@ -144,7 +147,8 @@ def test_float32_and_integers():
     assert run.thresholds.dtype == run.scores.dtype == jnp.float32
     same(run.thresholds, dpc.replay(dpc.Exact(), HOLED, LEVELS, mask=MASK).thresholds, 1e-6)
     whole = dpc.replay(dpc.Exact(dpc.priors.Uniform(2, 9)), [3, -1, 5], [0.5], mask=[False, True, False])
-    assert np.isnan(whole.scores[1]) and whole.thresholds.shape == (3, 1)
+    assert np.isnan(whole.scores[1])
+    assert whole.thresholds.shape == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +256,7 @@ def test_sequences_of_a_batch():
         RUN.sequence(2)
     with pytest.raises(ValueError, match=r"run.mask has shape \(3,\)"):
         dpc.metrics.coverage(RUN._replace(mask=np.zeros(3, bool)))
-    with pytest.raises(ValueError, match="run.mask is being traced"):
+    with pytest.raises(ValueError, match=r"run\.mask is being traced"):
         jax.jit(lambda mask: dpc.metrics.coverage(RUN._replace(mask=mask)))(MASK)
 
 
@@ -273,8 +277,8 @@ def test_sets_for_labels_that_are_missing():
     learner = dpc.Exact(dpc.priors.Uniform(0, 30))
     predictions = np.linspace(0, 1, T)
     labels = predictions + SCORES
-    found = dpc.conformalize(learner, dpc.scores.Absolute(), np.stack([predictions] * 2), np.where(MASK, np.nan, labels),
-                             [0.5, 0.9], mask=MASK)  # fmt: skip
+    both, holed = np.stack([predictions] * 2), np.where(MASK, np.nan, labels)
+    found = dpc.conformalize(learner, dpc.scores.Absolute(), both, holed, [0.5, 0.9], mask=MASK)
     assert found.sets.low.shape == (2, T, 2)
     for i in (0, 1):
         kept = ~MASK[i]
@@ -282,11 +286,11 @@ def test_sets_for_labels_that_are_missing():
         np.testing.assert_allclose(found.sets.high[i][kept], plain.sets.high, atol=1e-9)
         np.testing.assert_allclose(found.coverage[i], plain.coverage)
     kept = ~MASK[0]
-    given, told = predictions[kept], np.where(MASK, np.nan, labels)[0]
+    signed, wide = dpc.scores.Signed(), dpc.Exact(dpc.priors.Uniform(-9, 9))
     two = dpc.conformalize(
-        dpc.Exact(dpc.priors.Uniform(-9, 9)), dpc.scores.Signed(), predictions, told, [0.8], mask=MASK[0]
+        dpc.Exact(dpc.priors.Uniform(-9, 9)), dpc.scores.Signed(), predictions, holed[0], [0.8], mask=MASK[0]
     )
-    plain = dpc.conformalize(dpc.Exact(dpc.priors.Uniform(-9, 9)), dpc.scores.Signed(), given, labels[0][kept], [0.8])
+    plain = dpc.conformalize(wide, signed, predictions[kept], labels[0][kept], [0.8])
     np.testing.assert_allclose(two.coverage, plain.coverage)
     np.testing.assert_array_equal(two.covered, plain.covered)
     vectors = np.stack([labels[0], labels[1]], axis=-1)
@@ -296,6 +300,7 @@ def test_sets_for_labels_that_are_missing():
     np.testing.assert_allclose(balls.coverage, plain.coverage)
     with pytest.raises(ValueError, match="mask has dtype"):
         dpc.conformalize(learner, dpc.scores.Absolute(), predictions, labels[0], [0.5], mask=np.zeros(T))
-    classes = dpc.conformalize(dpc.Exact(), dpc.scores.LAC(), np.full((3, 2), 0.5), [0, -1, 1], [0.5],
-                               mask=[False, True, False])  # fmt: skip
+    classes = dpc.conformalize(
+        dpc.Exact(), dpc.scores.LAC(), np.full((3, 2), 0.5), [0, -1, 1], [0.5], mask=[False, True, False]
+    )
     assert classes.coverage.shape == (1,)

@@ -26,13 +26,14 @@ def endless(*shape):
         (dpc.Corrected(), "summary", ["state of Corrected", "Quantized"]),
     ],
 )
-@pytest.mark.parametrize("shape", [(10**13,), (1000, 10**10)])
+@pytest.mark.parametrize("shape", [(10**13,), (1000, 10**10)], ids=["one", "batch"])
 def test_terabytes_are_refused_at_once(learner, keep, words, shape):
     start = time.perf_counter()
     with pytest.raises(MemoryError, match=r"are needed, and .* are free") as caught:
         dpc.replay(learner, endless(*shape), np.linspace(0, 1, 200), keep=keep)
     assert time.perf_counter() - start < 5  # a pass over the scores would take hours
-    assert isinstance(caught.value, dpc.TooLarge) and isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, dpc.TooLarge)
+    assert isinstance(caught.value, ValueError)
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -45,7 +46,7 @@ def test_masks_and_levels_by_round_are_refused_too():
 def test_what_fits_is_replayed_and_what_does_not_is_not(monkeypatch):
     scores, levels = endless(300_000), np.linspace(0.01, 0.99, 250)  # 600 MB
     monkeypatch.setattr(memory, "available", lambda: 5 * 10**8)
-    with pytest.raises(dpc.TooLarge, match="60[0-9] MB are needed, and 500 MB are free"):
+    with pytest.raises(dpc.TooLarge, match=r"60[0-9] MB are needed, and 500 MB are free"):
         dpc.replay(dpc.Quantized(10), scores, levels)
     assert dpc.replay(dpc.Quantized(10), scores, levels[:1], keep="summary").rounds == 300_000
 
@@ -65,7 +66,7 @@ def test_a_short_replay_does_not_pay(monkeypatch):
     start = time.perf_counter()
     for _ in range(1000):
         memory.check_memory(learner, (1000,), [0.5, 0.9], np.float64, "all")
-    assert time.perf_counter() - start < 0.05  # 50 µs each; it takes about 5
+    assert time.perf_counter() - start < 0.2  # 200 µs each, with types checked at run time; without, it takes 5
 
 
 def test_inside_jit_nothing_is_asked(monkeypatch):

@@ -112,7 +112,7 @@ def replay_offline(
         program = _program(method, fresh, keep)
         for _ in batch:
             program = jax.vmap(program, in_axes=(None, None if fresh else 0, 0, None, None if observed is None else 0))
-        return program(learner, begin, scores, levels, observed)
+        return program(learner, begin, scores, levels, None if observed is None else jnp.asarray(observed))
 
     def flat(leaf: Any) -> np.ndarray:
         return np.asarray(leaf).reshape((-1, *leaf.shape[len(batch) :]))

@@ -1,5 +1,6 @@
 """Where each score will stand among all of them in the end."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -111,7 +112,7 @@ def rank_on_host(past: Any, scores: np.ndarray, capacity: int, observed: np.ndar
 def _flat_order(values: np.ndarray, kind: Any) -> np.ndarray:
     """Sort each row; indices into the flattened array, which are faster to follow than those along an axis."""
     order = np.argsort(values, axis=-1, kind=kind)
-    rows = np.arange(values.size // max(values.shape[-1], 1)) * values.shape[-1]
+    rows = np.arange(math.prod(values.shape[:-1])) * values.shape[-1]
     order += rows.reshape(*values.shape[:-1], 1)
     return order
 
