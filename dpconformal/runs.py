@@ -186,6 +186,7 @@ class Summary(NamedTuple):
     def _share(self, total: Any) -> Any:
         rounds = self.rounds if np.ndim(self.rounds) == 0 else self.rounds[..., None]
         if is_traced(total, rounds):
-            return total / jnp.asarray(rounds, total.dtype) if np.ndim(self.rounds) else total / rounds
-        with np.errstate(invalid="ignore"):  # no rounds: NaN
+            dtype = self.total_loss.dtype
+            return total.astype(dtype) / jnp.asarray(rounds, dtype)
+        with np.errstate(invalid="ignore", divide="ignore"):  # no rounds: NaN
             return total / np.asarray(rounds)
