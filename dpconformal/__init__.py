@@ -27,6 +27,7 @@ from dpconformal.compilation import compilation_cache
 from dpconformal.conformal import Conformal, conformalize
 from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
+from dpconformal.memory import TooLarge
 from dpconformal.online import Online
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.report import report
@@ -56,6 +57,7 @@ __all__ = [
     "SlidingERM",
     "SplitConformal",
     "Summary",
+    "TooLarge",
     "compilation_cache",
     "conformalize",
     "diagnostics",

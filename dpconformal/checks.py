@@ -95,7 +95,12 @@ def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
         If the values are not real numbers.
     """
     if isinstance(values, np.ma.MaskedArray):
-        raise ValueError(f"{name} is a masked array, whose mask would be lost: fill it or drop the masked rounds")
+        remedy = (
+            f"pass {name}.data and mask={name}.mask to replay"
+            if name == "scores"
+            else "fill it or drop the masked rounds"
+        )
+        raise ValueError(f"{name} is a masked array, whose mask would be lost: {remedy}")
     if isinstance(values, jax.core.Tracer):
         array: Any = values
     elif is_traced(values):

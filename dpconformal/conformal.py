@@ -2,11 +2,14 @@
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers
+from dpconformal.checks import Numbers, as_numbers, is_traced
 from dpconformal.inputs import as_levels
 from dpconformal.learner import Learner, State
+from dpconformal.masking import checked_mask
 from dpconformal.metrics import covered
 from dpconformal.replay import Replay, replay
 from dpconformal.scores import Score
@@ -41,14 +44,14 @@ class Conformal(NamedTuple):
 
     @property
     def covered(self) -> Any:
-        """Whether each label is in its sets, shape (..., T, A)."""
+        """Whether each label is in its sets, shape (..., T, A); of the rounds whose label is not missing."""
         found = covered(self.run)
         return found.all(axis=0) if self.score.sides == 2 else found
 
     @property
     def coverage(self) -> Any:
         """Share of rounds in which the label is in its set, shape (..., A)."""
-        return self.covered.mean(axis=-2)
+        return _coverage(self)
 
     @property
     def size(self) -> Any:
@@ -65,6 +68,7 @@ def conformalize(
     state: State = None,
     context: Any = None,
     noise: Numbers = None,
+    mask: Any = None,
 ) -> Conformal:
     """
     Turn recorded predictions into confidence sets: in each round a set for every level, then the label is seen.
@@ -87,6 +91,9 @@ def conformalize(
         For learners that take it, as in :func:`dpconformal.replay`.
     noise : array_like, shape (..., T), optional
         Uniform numbers, for scores that are randomized.
+    mask : array_like of bool, shape (T,) or (..., T), optional
+        True for rounds whose label is missing: they have sets, and then nothing is observed, as in
+        :func:`dpconformal.replay`. What stands in ``labels`` there is not looked at.
 
     Returns
     -------
@@ -110,12 +117,54 @@ def conformalize(
     """
     check_score(score)
     extra = {} if noise is None else {"noise": noise}
-    scores = score(predictions, labels, **extra)
+    if mask is None:
+        scores = score(predictions, labels, **extra)
+    else:
+        scores, mask = _scores_and_mask(score, predictions, labels, mask, extra)
     if np.ndim(scores) <= (score.sides == 2):
         raise ValueError("labels has shape (): pass a sequence, or use dpconformal.Online for a live loop")
-    run: Any = replay(learner, scores, side_levels(score, levels), state, context=context)
+    run: Any = replay(learner, scores, side_levels(score, levels), state, context=context, mask=mask)
     sets = score.set(predictions, run.thresholds, **extra)
     return Conformal(sets, run, np.asarray(as_numbers("levels", levels), float), score)
+
+
+def _coverage(result: Conformal) -> Any:
+    """Average over the rounds of each sequence whose label is not missing; the others have NaN for a score."""
+    run = result.run
+    if run.mask is None:
+        return result.covered.mean(axis=-2)
+    hits: Any = np.asarray(run.scores, float)[..., None] <= np.asarray(run.thresholds, float)
+    count = np.count_nonzero(~np.asarray(run.mask), axis=-1)
+    if result.score.sides == 2:
+        hits, count = hits.all(axis=0), count[0]
+    with np.errstate(invalid="ignore"):  # no label at all: NaN
+        return hits.sum(axis=-2) / np.asarray(count)[..., None]
+
+
+def _scores_and_mask(score: Score, predictions: Any, labels: Any, mask: Any, extra: Any) -> tuple[Any, Any]:
+    """Score the labels that are there; those of vectors have an axis that the mask has not."""
+    values = labels if isinstance(labels, jax.Array) else np.asarray(labels)
+    errors = []
+    for shape in (values.shape, values.shape[:-1]):
+        try:
+            told = checked_mask(mask, shape)
+            scores = score(predictions, _filled(values, told), **extra)
+        except ValueError as error:
+            errors.append(error)
+            continue
+        if np.shape(scores)[score.sides - 1 :] == shape:
+            return scores, told if score.sides == 1 else jnp.broadcast_to(told, np.shape(scores))
+    raise errors[0]
+
+
+def _filled(values: Any, mask: Any) -> Any:
+    """Put a label that is there in the place of those that are missing: a score refuses NaN, and is not used."""
+    where = mask.reshape(mask.shape + (1,) * (values.ndim - mask.ndim))
+    if is_traced(values, mask):
+        return jnp.where(where, jnp.zeros((), values.dtype), values)
+    told = np.asarray(values)[~mask]
+    filled = np.where(where, told[0] if len(told) else np.zeros((), values.dtype), np.asarray(values))
+    return jnp.asarray(filled) if isinstance(values, jax.Array) else filled
 
 
 def check_score(score: Any) -> None:

@@ -68,7 +68,7 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
             name,
             array,
             ~np.isfinite(array),
-            "scores must be finite; drop the round or replace the value on purpose",
+            "scores must be finite; drop the round, or tell replay that it is missing with mask=numpy.isnan(scores)",
         )
     complain_at(name, array, ~np.isfinite(cast), f"overflows {dtype}; rescale, or enable 64-bit JAX (jax_enable_x64)")
     remedy = "widen it (a belief's is that of its prior, such as priors.Uniform(low, high)) or rescale the scores"

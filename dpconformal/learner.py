@@ -22,7 +22,8 @@ class Learner(Protocol):
     More is used where it is offered: ``support``, the ends of the interval that holds every score;
     ``init(rounds, dtype)``, a state sized for that many rounds; ``prepare(state, rounds)``, room for more
     rounds when a state is carried on; ``cdf(state, x, side)``, which makes the learner a *belief* with a PIT;
-    ``recorded(begin, fresh, scores, levels, keep)``, a replay of its own, or None where the scan must do;
+    ``recorded(begin, fresh, scores, levels, keep)``, a replay of its own, or None where the scan must do, asked about
+    masked rounds only if it takes ``observed`` too;
     ``as_context(context, shape)``, which checks what a replay tells it besides scores and levels, a row a round that
     ``quantile`` and ``observe`` then take as ``context``.
     """

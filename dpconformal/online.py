@@ -19,7 +19,8 @@ class Online:
     Confidence sets in a live loop.
 
     In each round :meth:`predict_set` answers any levels, as often as asked, and :meth:`update` tells the label. Nothing
-    but labels changes anything: a set is made from the past alone.
+    but labels changes anything: a set is made from the past alone. A round whose label never comes is one without
+    :meth:`update`: it leaves no trace, like a masked round of :func:`dpconformal.replay`.
 
     Parameters
     ----------

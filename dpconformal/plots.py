@@ -9,7 +9,7 @@ from dpconformal.canvas import FAINT, panels, pyplot, quiet
 from dpconformal.checks import Numbers
 from dpconformal.learner import Learner
 from dpconformal.metrics import rolling_coverage
-from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.arrays import arrays_of, observed_rounds
 from dpconformal.replay import Replay, replay
 
 __all__ = ["behaviour", "coverage", "thresholds"]
@@ -62,10 +62,10 @@ def coverage(run: Replay, window: int = 250, ax: Any = None) -> Any:
     matplotlib Axes
         With the picture: a solid line a level, its target dashed.
     """
-    _, scores, levels = _one_sequence(run)
+    _, _, levels = _one_sequence(run)
     series = np.asarray(rolling_coverage(run, window))
     ax = _axes(ax)
-    time = np.arange(window, scores.size + 1)
+    time = observed_rounds(run)[window - 1 :]
     labels = []
     for column, level, colour in zip(series.T, levels, _shades(len(levels)), strict=True):
         ax.hlines(level, time[0], time[-1], color=colour, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.8)
@@ -126,7 +126,8 @@ def _one_sequence(run: Replay) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             f"run.thresholds has shape {arrays.thresholds.shape}, run.levels {np.shape(run.levels)}: a picture shows "
             "one sequence with fixed levels"
         )
-    return arrays.thresholds, arrays.scores[..., 0], np.asarray(run.levels, float)
+    # A round without a score has thresholds, and no dot: Matplotlib leaves NaN out.
+    return np.asarray(run.thresholds, float), np.asarray(run.scores, float), np.asarray(run.levels, float)
 
 
 def _shades(count: int) -> list[Any]:

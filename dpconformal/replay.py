@@ -1,98 +1,25 @@
 """Run a learner over recorded scores: predict, then observe, round by round."""
 
-from typing import Any, NamedTuple
+import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from dpconformal.checks import Numbers, is_traced
-from dpconformal.counting import check_countable
-from dpconformal.inputs import as_levels, checked_scores
-from dpconformal.learner import Learner, State, fresh_state, support_of
+from dpconformal.checks import Numbers, as_numbers, is_traced
+from dpconformal.inputs import as_levels, checked_scores, float_dtype
+from dpconformal.learner import Learner, State, support_of
+from dpconformal.masking import masked_scores, round_counts
+from dpconformal.memory import check_memory
 from dpconformal.offline.driver import replay_offline
+from dpconformal.runs import Replay, Summary
 from dpconformal.scan import drive, thresholds
+from dpconformal.starting import spread, starting_state
 from dpconformal.totals import Totals
 
-
-class Replay(NamedTuple):
-    """
-    What a replay leaves behind. ``Replay(thresholds, None, scores, levels)`` wraps any method's output.
-
-    Attributes
-    ----------
-    thresholds : Array, shape (..., T, A)
-        Row t was computed from ``scores[..., :t]`` alone.
-    state : State
-        After the last score; pass it to the next :func:`replay` or to ``learner.observe``.
-    scores : Array, shape (..., T)
-        The scores as they were used.
-    levels : Array, shape (A,) or (..., T, A)
-        The levels as they were used; with as many axes as the thresholds if they change by round.
-    learner : Learner, optional
-        Who made the thresholds.
-    start : State, optional
-        The state before the first score; None for a fresh one.
-    """
-
-    thresholds: Float[Array, "*B T A"]
-    state: State
-    scores: Float[Array, "*B T"]
-    levels: Float[Array, "..."]
-    learner: Any = None
-    start: State = None
-
-
-class Summary(NamedTuple):
-    """
-    What a replay with ``keep="summary"`` leaves behind: totals over its rounds, in memory for the levels only.
-
-    The totals of two runs, one carrying on from the other, add up to those of the run over both.
-
-    Attributes
-    ----------
-    rounds : int
-        T.
-    covered : array, shape (..., A)
-        Rounds in which the score did not exceed the threshold.
-    total_loss : array, shape (..., A)
-        Sum of the quantile losses; the regret is this minus the loss of a comparator.
-    total_threshold : array, shape (..., A)
-        Sum of the thresholds.
-    state : State
-        After the last score; pass it to the next :func:`replay` or to ``learner.observe``.
-    levels : Array, shape (A,) or (T, A)
-        The levels as they were used.
-    learner : Learner
-        Who made the thresholds.
-    start : State
-        The state before the first score; None for a fresh one.
-    """
-
-    rounds: int
-    covered: Any  # (..., A)
-    total_loss: Any  # (..., A)
-    total_threshold: Any  # (..., A)
-    state: State
-    levels: Float[Array, "..."]
-    learner: Any = None
-    start: State = None
-
-    @property
-    def coverage(self) -> Any:
-        """Share of rounds in which the score was covered."""
-        return self.covered / self.rounds
-
-    @property
-    def loss(self) -> Any:
-        """Mean quantile loss."""
-        return self.total_loss / self.rounds
-
-    @property
-    def mean_threshold(self) -> Any:
-        """Mean threshold: how large the confidence sets are."""
-        return self.total_threshold / self.rounds
+__all__ = ["Replay", "Summary", "replay"]
 
 
 def replay(
@@ -103,6 +30,7 @@ def replay(
     keep: str = "all",
     method: str = "auto",
     context: Any = None,
+    mask: Any = None,
 ) -> Replay | Summary:
     """
     Run a learner over recorded scores: in each round predict thresholds, then observe the score.
@@ -126,6 +54,11 @@ def replay(
     context : array_like, shape (T, ...) or (..., T, ...), optional
         What else is known before each round, for a learner that takes it: the groups of :class:`dpconformal.MVP`, the
         scorecasts of :class:`dpconformal.PID`.
+    mask : array_like of bool, shape (T,) or (..., T), optional
+        True for rounds whose score is missing. Such a round has thresholds like any other, and then nothing is
+        observed: the state does not change, which means no count, no step of a discount, and no randomness used. What
+        stands in ``scores`` there, NaN for instance, is not looked at; of the round's context only its threshold takes
+        notice.
 
     Returns
     -------
@@ -136,6 +69,8 @@ def replay(
     ------
     ValueError
         Naming the argument, the index and the value, before anything runs.
+    TooLarge
+        If thresholds or state cannot fit into memory: with both sizes, and a way out. It is a MemoryError, too.
 
     Notes
     -----
@@ -156,6 +91,12 @@ def replay(
            [0.4  , 0.827]], dtype=float...)
     >>> dpc.replay(dpc.Exact(), [0.2, 0.4, 0.6], levels=[0.5, 0.9], keep="summary").covered
     array([1, 3])
+
+    A score that is missing, on purpose:
+
+    >>> run = dpc.replay(dpc.Exact(), [0.2, float("nan"), 0.6], levels=[0.5], mask=[False, True, False])
+    >>> run.thresholds.round(3).ravel()
+    Array([0.5  , 0.293, 0.293], dtype=float...)
     """
     if not isinstance(learner, Learner) or isinstance(learner, type):
         hint = "an instance, with brackets" if isinstance(learner, type) else "a learner such as dpconformal.Exact()"
@@ -165,7 +106,13 @@ def replay(
     for name, value, choices in (("keep", keep, ("all", "summary")), ("method", method, ("auto", "scan"))):
         if value not in choices:
             raise ValueError(f"{name} = {value!r}: pass one of {', '.join(map(repr, choices))}")
-    scores = checked_scores(scores, support_of(learner))
+    scores = as_numbers("scores", scores)
+    if not is_traced(scores):
+        check_memory(learner, scores.shape, levels, float_dtype(scores), keep)
+    if mask is None:
+        scores = checked_scores(scores, support_of(learner))
+    else:
+        scores, mask = masked_scores(scores, mask, support_of(learner))
     if keep == "all":  # the run holds on to them, so they need memory of their own
         scores = jnp.asarray(scores)
     if scores.ndim == 0:
@@ -176,19 +123,26 @@ def replay(
     if keep == "summary":
         _check_totals(support_of(learner), scores)
     offline, recorded = getattr(learner, "offline", None), getattr(learner, "recorded", None)
-    own = recorded(begin, state is None, scores, levels, keep) if recorded and method == "auto" else None
+    given = (begin, state is None, scores, levels, keep)
+    observed = None if mask is None or (not is_traced(mask) and not mask.any()) else ~mask
+    own = None
+    if recorded and method == "auto" and (observed is None or "observed" in inspect.signature(recorded).parameters):
+        own = recorded(*given) if observed is None else recorded(*given, observed=observed)
     if own is not None:
         kept, end = own
     elif method == "auto" and offline is not None and scores.size and jax.default_backend() == "cpu":
-        kept, end = replay_offline(offline, learner, begin, state is None, scores, levels, keep)
+        kept, end = replay_offline(offline, learner, *given, observed)
     else:
         begin = begin if state is not None else spread(begin, scores.shape[:-1])
-        kept, end = drive(thresholds, learner, begin, jnp.asarray(scores), levels, keep, context)
+        told = None if observed is None else jnp.asarray(observed)
+        kept, end = drive(thresholds, learner, begin, jnp.asarray(scores), levels, keep, context, told)
     if keep == "summary":
-        return _summary(kept, scores.shape[-1], end, levels, learner, state)
+        return _summary(kept, round_counts(mask, scores.shape[-1]), end, levels, learner, state)
     if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
         levels = jnp.broadcast_to(levels, kept.shape)
-    return Replay(kept, end, scores, levels, learner, state)
+    if observed is not None:
+        scores = jnp.where(observed, scores, jnp.nan)
+    return Replay(kept, end, scores, levels, learner, state, None if mask is None else jnp.asarray(mask))
 
 
 def _check_totals(support: Any, scores: Any) -> None:
@@ -204,7 +158,7 @@ def _check_totals(support: Any, scores: Any) -> None:
         )
 
 
-def _summary(totals: Totals, rounds: int, end: State, levels: Array, learner: Any, start: State) -> Summary:
+def _summary(totals: Totals, rounds: Any, end: State, levels: Array, learner: Any, start: State) -> Summary:
     sums = totals.loss, totals.threshold
     if is_traced(totals):
         loss, threshold = (total.high + total.low for total in sums)
@@ -229,76 +183,3 @@ def _shaped_levels(levels: Numbers, scores: Any) -> Array:
             f"levels has shape {levels.shape}: pass (A,), such as [0.9], or (T, A) with T = {rounds} rows; A ≥ 1"
         )
     return levels
-
-
-def starting_state(learner: Learner, scores: Any, state: State) -> tuple[Any, State]:
-    """
-    Make the state from which a run over the scores begins.
-
-    Parameters
-    ----------
-    learner : Learner
-        The learner.
-    scores : Array, shape (..., T)
-        Checked scores.
-    state : State or None
-        The user's state, to carry on from.
-
-    Returns
-    -------
-    tuple
-        The scores and a state, in a common dtype that loses nothing. The user's has the leading axes of the scores;
-        a fresh one has none, see :func:`spread`.
-
-    Raises
-    ------
-    ValueError
-        If the state is not one of this learner's, or has other leading axes.
-    """
-    batch, rounds = scores.shape[:-1], scores.shape[-1]
-    if state is None:
-        return scores, fresh_state(learner, rounds, scores.dtype)
-    pattern = jax.eval_shape(lambda: fresh_state(learner, 1, scores.dtype))
-    if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
-        raise ValueError(
-            f"state is a {type(state).__name__}: {type(learner).__name__} carries on from a "
-            f"{type(pattern).__name__}, such as run.state"
-        )
-    if hasattr(getattr(state, "seen", None), "dtype"):
-        check_countable(state)
-    state = jax.tree.map(jnp.asarray, state)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        extra = leaf.ndim - dict(jax.tree_util.tree_leaves_with_path(pattern))[path].ndim
-        if leaf.shape[: max(extra, 0)] != batch:
-            raise ValueError(
-                f"state{jax.tree_util.keystr(path)} has shape {leaf.shape}: its leading axes must be those of "
-                f"the scores, {batch}"
-            )
-    kinds = [leaf.dtype for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    dtype = np.result_type(scores.dtype, *kinds)
-
-    def widen(leaf: Array) -> Array:
-        return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    state = jax.tree.map(widen, state)
-    prepare = getattr(learner, "prepare", None)
-    return scores.astype(dtype), prepare(state, rounds) if prepare else state
-
-
-def spread(state: State, batch: tuple[int, ...]) -> State:
-    """
-    Give every sequence of a batch its own copy of a state.
-
-    Parameters
-    ----------
-    state : State
-        Of one sequence.
-    batch : tuple of int
-        Leading axes.
-
-    Returns
-    -------
-    State
-        With those axes.
-    """
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), state)

@@ -50,6 +50,7 @@ def drive(
     query: Array,
     keep: str = "all",
     context: Any = None,
+    observed: Array | None = None,
 ) -> tuple[Any, State]:
     """
     Read off a learner before each score, over one sequence or a batch of them.
@@ -70,6 +71,8 @@ def drive(
         Every answer, or the :class:`dpconformal.totals.Totals` of answers that are thresholds.
     context : Array, shape (..., T, ...), optional
         What else the learner is told, a row a round.
+    observed : Array of bool, shape (..., T), optional
+        False for rounds whose score is missing: they are answered, and leave the state and the totals as they are.
 
     Returns
     -------
@@ -78,40 +81,59 @@ def drive(
     """
     batch = scores.shape[:-1]
     if not batch:
-        return _scan(read, keep, learner, state, scores, query, context)
+        return _scan(read, keep, learner, state, scores, query, context, observed)
     count = int(np.prod(batch))
-    flat = jax.tree.map(lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, scores, context))
+    flat = jax.tree.map(
+        lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, scores, context, observed)
+    )
     answers, end = _scan_batch(read, keep, learner, *flat, query)
     return jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (answers, end))
 
 
 @jax.jit(static_argnames=("read", "keep"))
 def _scan(
-    read: Reader, keep: str, learner: Any, state: State, scores: Array, query: Array, context: Any
+    read: Reader,
+    keep: str,
+    learner: Any,
+    state: State,
+    scores: Array,
+    query: Array,
+    context: Any,
+    observed: Array | None,
 ) -> tuple[Any, State]:
     per_round = query.ndim == 2
-    real = jnp.ones(1, bool)
 
     def one_round(carry: Any, brought: Any) -> tuple[Any, Any]:
         state, totals = carry
-        score, row, context = brought
+        score, row, context, told = brought
         asked, given = row if per_round else query, {} if context is None else {"context": context}
         answer = read(learner, state, score, asked, **given)  # predict: only the past is read
         if keep == "summary":
+            real = jnp.ones(1, bool) if told is None else told[None]
             totals, answer = add_rounds(totals, answer[None], score[None], asked[None], real), None
-        return (learner.observe(state, score, **given), totals), answer  # then observe
+        after = learner.observe(state, score, **given)  # then observe
+        if told is not None:
+            after = jax.tree.map(lambda new, old: jnp.where(told, new, old), after, state)
+        return (after, totals), answer
 
     totals = no_rounds(query.shape[-1], scores.dtype) if keep == "summary" else None
-    brought = scores, query if per_round else None, context
+    brought = scores, query if per_round else None, context, observed
     (end, totals), answers = lax.scan(one_round, (state, totals), brought)
     return (totals if keep == "summary" else answers), end
 
 
 @jax.jit(static_argnames=("read", "keep"))
 def _scan_batch(
-    read: Reader, keep: str, learner: Any, state: State, scores: Array, context: Any, query: Array
+    read: Reader,
+    keep: str,
+    learner: Any,
+    state: State,
+    scores: Array,
+    context: Any,
+    observed: Array | None,
+    query: Array,
 ) -> tuple[Any, State]:
-    def one(state: State, scores: Array, context: Any) -> tuple[Any, State]:
-        return _scan(read, keep, learner, state, scores, query, context)
+    def one(state: State, scores: Array, context: Any, observed: Array | None) -> tuple[Any, State]:
+        return _scan(read, keep, learner, state, scores, query, context, observed)
 
-    return jax.vmap(one)(state, scores, context)
+    return jax.vmap(one)(state, scores, context, observed)

@@ -5,6 +5,7 @@ Slow on purpose: each round looks at every past score again, and quantiles are f
 of the belief's cdf. They share no code and no algorithm with the package.
 """
 
+import inspect
 import itertools
 
 import numpy as np
@@ -441,3 +442,18 @@ def rank_transform(reference, s):
     left = max(i for i in range(n) if v[i] < s)
     share = (s - v[left]) / (v[left + 1] - v[left])
     return places[left] + share * (places[left + 1] - places[left])
+
+
+def masked_loop(learner, scores, levels, mask, context=None):
+    """Thresholds and final state of one sequence by a plain loop that skips: answer every round, observe some."""
+    state = (
+        learner.init(rounds=len(scores)) if "rounds" in inspect.signature(learner.init).parameters else learner.init()
+    )
+    rows = np.broadcast_to(levels, (len(scores), np.shape(levels)[-1]))
+    found = []
+    for t, score in enumerate(scores):
+        given = {} if context is None else {"context": context[t]}
+        found.append(np.asarray(learner.quantile(state, rows[t], **given)))
+        if not mask[t]:
+            state = learner.observe(state, float(score), **given)
+    return np.array(found).reshape(rows.shape), state

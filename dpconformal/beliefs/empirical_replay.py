@@ -16,7 +16,7 @@ from dpconformal.offline.driver import Method, Stretch
 from dpconformal.offline.exact_tree import NO_PLACE
 from dpconformal.offline.order_tree import OrderRows, order_walk
 from dpconformal.offline.ranking import Ranked
-from dpconformal.offline.rounds import follow
+from dpconformal.offline.rounds import brought, follow
 
 
 @jax.jit(static_argnames=("keep", "epoch"))
@@ -42,7 +42,7 @@ def walk_order(
     counts : Array, shape (T,)
         Scores seen before each round; negative where the state was spoilt.
     scores, real : Array, shape (T,)
-        The scores; and False for padding.
+        The scores; and False for padding and for rounds that bring none.
     levels : Array, shape (A,) or (T, A)
         The levels.
     keep : {"all", "summary"}
@@ -61,10 +61,10 @@ def walk_order(
     walker = order_walk(learner, masses, ranked.values, levels)
     index = jnp.arange(masses.shape[0], dtype=jnp.int32)
     before = jnp.max(jnp.where(masses > 0, index, 0), initial=0)
-    last = lax.cummax(jnp.concatenate([before[None], ranked.places[:-1]]))
-    # Padding has no place, and nobody looks at what it is answered.
-    rows = OrderRows(arrivals(ranked.places, weights, NO_PLACE, epoch), jnp.minimum(last, index[-1]))
-    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(scores.shape[0], epoch, weights.discount))
+    known = jnp.where(ranked.places < masses.shape[0], ranked.places, 0)  # rounds without a score have no place
+    last = lax.cummax(jnp.concatenate([before[None], known[:-1]]))
+    rows = OrderRows(arrivals(ranked.places, counts, weights, NO_PLACE, epoch), last)
+    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(counts, epoch, weights.discount))
 
 
 def _run(
@@ -76,17 +76,25 @@ def _run(
     levels: Array,
     keep: str,
     epoch: int | None,
+    observed: Array | None,
 ) -> Any:
     del begin
-    return walk_order(learner, ranked, counts, scores, jnp.ones(scores.shape, bool), levels, keep, epoch)
+    real = jnp.ones(scores.shape, bool) if observed is None else observed
+    return walk_order(learner, ranked, counts, scores, real, levels, keep, epoch)
 
 
 def _stretches(
-    learner: Any, begin: SortedScores, ranked: Ranked, scores: np.ndarray, levels: Array, keep: str
+    learner: Any,
+    begin: SortedScores,
+    ranked: Ranked,
+    scores: np.ndarray,
+    levels: Array,
+    keep: str,
+    observed: np.ndarray | None,
 ) -> Iterator[Stretch]:
-    count: Any = np.int32(int(begin.seen) + scores.size)
+    count: Any = np.int32(int(begin.seen) + brought(scores, observed))
     end = SortedScores(count, ranked.values, ranked.arrivals)
-    for rounds, run in tree_stretches(walk_order, learner, begin, ranked, scores, levels, keep):
+    for rounds, run in tree_stretches(walk_order, learner, begin, ranked, scores, levels, keep, observed):
         yield Stretch(rounds, run, end if rounds.stop == scores.size else None)
 
 

@@ -17,7 +17,7 @@ from dpconformal.offline.driver import Method, Stretch
 from dpconformal.offline.exact_tree import NO_PLACE, tree_walk
 from dpconformal.offline.exact_walk import chain_walk
 from dpconformal.offline.ranking import Ranked, rank, rank_on_host
-from dpconformal.offline.rounds import BLOCK, follow, padded, pieces, rounds_of
+from dpconformal.offline.rounds import BLOCK, brought, follow, padded, pieces, rounds_of
 
 
 @jax.jit(static_argnames="keep")
@@ -103,8 +103,8 @@ def walk_tree(
     weights = weights_by_round(learner, counts, ranked.values.dtype)
     masses = masses_before(ranked, counts[0], weights.discount)
     walker = tree_walk(learner.prior, masses, ranked.values, levels)
-    rows = arrivals(ranked.places, weights, NO_PLACE, epoch)
-    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(scores.shape[0], epoch, weights.discount))
+    rows = arrivals(ranked.places, counts, weights, NO_PLACE, epoch)
+    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(counts, epoch, weights.discount))
 
 
 def masses_before(ranked: Ranked, count: Int[Array, ""], discount: Float[Array, ""] | None) -> Array:
@@ -132,16 +132,22 @@ def masses_before(ranked: Ranked, count: Int[Array, ""], discount: Float[Array, 
     return jnp.where(known, discount ** jnp.maximum(age, 0).astype(ranked.values.dtype), 0)
 
 
-def place(learner: Any, begin: SortedScores, fresh: bool, scores: Array) -> Ranked:
+def place(learner: Any, begin: SortedScores, fresh: bool, scores: Array, observed: Array | None) -> Ranked:
     """Rank the scores of a run among those before it."""
     del learner
-    return rank(None if fresh else begin, scores, begin.values.shape[-1])
+    ranked = rank(None if fresh else begin, scores, begin.values.shape[-1], observed)
+    return ranked if observed is None else ranked._replace(places=jnp.where(observed, ranked.places, NO_PLACE))
 
 
-def place_on_host(learner: Any, begin: SortedScores, fresh: bool, scores: np.ndarray) -> Ranked:
+def place_on_host(
+    learner: Any, begin: SortedScores, fresh: bool, scores: np.ndarray, observed: np.ndarray | None
+) -> Ranked:
     """Rank the scores of a batch of runs, on the host."""
     del learner
-    return rank_on_host(None if fresh else begin, scores, begin.values.shape[-1])
+    ranked = rank_on_host(None if fresh else begin, scores, begin.values.shape[-1], observed)
+    if observed is None:
+        return ranked
+    return ranked._replace(places=np.where(observed, ranked.places, np.int32(NO_PLACE)))
 
 
 def _pointers_suffice(learner: Any, levels: Array) -> bool:
@@ -158,41 +164,62 @@ def _run(
     levels: Array,
     keep: str,
     epoch: int | None,
+    observed: Array | None,
 ) -> Any:
-    real = jnp.ones(scores.shape, bool)
+    real = jnp.ones(scores.shape, bool) if observed is None else observed
     if not _pointers_suffice(learner, levels):
         return walk_tree(learner, ranked, counts, scores, real, levels, keep, epoch)
-    chain = linked(ranked.values.shape[0], jnp.maximum(begin.seen, 0) + scores.shape[0])
-    chain, insertions = unlink(chain, ranked.places)
+    size, new = ranked.values.shape[0], scores.shape[0] if observed is None else jnp.sum(observed, dtype=jnp.int32)
+    chain, insertions = unlink(linked(size, jnp.maximum(begin.seen, 0) + new), _linked_places(jnp, ranked.places, size))
     return walk_chain(learner, chain, insertions, ranked.values, counts, scores, real, levels, keep)
 
 
-def finish(learner: Any, begin: SortedScores, ranked: Ranked, count: Array, scores: Array) -> SortedScores:
+def _linked_places(xp: Any, places: Any, size: int) -> Any:
+    """Send rounds that bring no score to the place that is never linked."""
+    return xp.minimum(places, xp.asarray(nowhere(size), places.dtype))
+
+
+def finish(
+    learner: Any, begin: SortedScores, ranked: Ranked, count: Array, scores: Array, observed: Array | None
+) -> SortedScores:
     """Return the state after all scores."""
-    del learner, begin, scores
+    del learner, begin, scores, observed
     return SortedScores(count, ranked.values, ranked.arrivals)
 
 
 def _stretches(
-    learner: Any, begin: SortedScores, ranked: Ranked, scores: np.ndarray, levels: Array, keep: str
+    learner: Any,
+    begin: SortedScores,
+    ranked: Ranked,
+    scores: np.ndarray,
+    levels: Array,
+    keep: str,
+    observed: np.ndarray | None,
 ) -> Iterator[Stretch]:
     """Cut the rounds into stretches for several cores."""
-    count: Any = np.int32(int(begin.seen) + scores.size)
+    count: Any = np.int32(int(begin.seen) + brought(scores, observed))
     end = SortedScores(count, ranked.values, ranked.arrivals)
     cut = _chain_stretches if _pointers_suffice(learner, levels) else partial(tree_stretches, walk_tree)
-    for rounds, run in cut(learner, begin, ranked, scores, levels, keep):
+    for rounds, run in cut(learner, begin, ranked, scores, levels, keep, observed):
         yield Stretch(rounds, run, end if rounds.stop == scores.size else None)
 
 
 def _chain_stretches(
-    learner: Any, begin: SortedScores, ranked: Ranked, scores: np.ndarray, levels: Array, keep: str
+    learner: Any,
+    begin: SortedScores,
+    ranked: Ranked,
+    scores: np.ndarray,
+    levels: Array,
+    keep: str,
+    observed: np.ndarray | None,
 ) -> Iterator[tuple[slice, Callable[[], Any]]]:
     """One per core, the last one first: the chain is unlinked from its end."""
     seen, capacity = begin.seen, ranked.values.size
-    chain = _linked(capacity, np.int32(int(seen) + scores.size))
+    chain = _linked(capacity, np.int32(int(seen) + brought(scores, observed)))
+    places = _linked_places(np, ranked.places, capacity)
     for rounds, padding in reversed(pieces(scores.size, levels.shape[-1])):
-        chain, insertions = unlink(chain, padded(ranked.places[rounds], padding, nowhere(capacity)))
-        given = rounds_of(rounds, padding, seen, scores, levels)
+        chain, insertions = unlink(chain, padded(places[rounds], padding, nowhere(capacity)))
+        given = rounds_of(rounds, padding, seen, scores, levels, observed)
         yield rounds, partial(walk_chain, learner, chain, insertions, ranked.values, *given, keep)
 
 
@@ -204,6 +231,7 @@ def tree_stretches(
     scores: np.ndarray,
     levels: Array,
     keep: str,
+    observed: np.ndarray | None,
 ) -> Iterator[tuple[slice, Callable[[], Any]]]:
     """
     Cut the rounds into short stretches where the distant past is forgotten: each ranks only what still weighs.
@@ -212,7 +240,7 @@ def tree_stretches(
     ----------
     walk : callable
         Replays a stretch, as :func:`walk_tree` does.
-    learner, begin, ranked, scores, levels, keep
+    learner, begin, ranked, scores, levels, keep, observed
         As for :class:`dpconformal.offline.driver.Method`.
 
     Yields
@@ -226,18 +254,22 @@ def tree_stretches(
     if learner.discount is not None:
         window = min(rounds_remembered(learner.discount, scores.dtype), total)
         longest = max(-(-4 * window // BLOCK), 8) * BLOCK
-    in_time = scores
+    in_time = scores if observed is None else scores[observed]
     if seen:
         old = np.argsort(np.asarray(begin.arrivals)[:seen])
-        in_time = np.concatenate([np.asarray(begin.values)[:seen][old], scores])
+        in_time = np.concatenate([np.asarray(begin.values)[:seen][old], in_time])
 
     def run(rounds: slice, padding: int) -> Any:
         length = rounds.stop - rounds.start
-        first = max(seen + rounds.start - window, 0)
-        recent = rank_on_host(None, in_time[first : seen + rounds.stop], min(window + length + padding, total))
+        here: Any = slice(None) if observed is None else observed[rounds]
+        new = length if observed is None else np.count_nonzero(here)
+        start = seen + (rounds.start if observed is None else np.count_nonzero(observed[: rounds.start]))
+        first = max(start - window, 0)
+        recent = rank_on_host(None, in_time[first : start + new], min(window + length + padding, total))
         arrived = np.where(recent.arrivals > 0, recent.arrivals + np.int32(first), 0)
-        places = padded(recent.places[-length:], padding, NO_PLACE)
-        given = rounds_of(rounds, padding, begin.seen, scores, levels)
+        places = np.full(length + padding, NO_PLACE, np.int32)
+        places[:length][here] = recent.places[start - first :]
+        given = rounds_of(rounds, padding, begin.seen, scores, levels, observed)
         return walk(learner, Ranked(recent.values, arrived, places), *given, keep, epoch)
 
     for piece in pieces(scores.size, levels.shape[-1], longest):

@@ -15,7 +15,7 @@ from dpconformal.offline.arrivals import arrivals, block_and_fade, epoch_for
 from dpconformal.offline.bin_walk import bin_walk
 from dpconformal.offline.driver import Method, Stretch
 from dpconformal.offline.exact_tree import NO_PLACE, tree_walk
-from dpconformal.offline.rounds import follow, pieces, rounds_of
+from dpconformal.offline.rounds import brought, follow, pieces, rounds_of
 
 LONGEST = 2**20  # rounds of a stretch: working memory does not grow with their number
 
@@ -43,7 +43,7 @@ def walk_bins(
     counts : Array, shape (T,)
         Scores seen before each round; negative where the state was spoilt.
     scores, real : Array, shape (T,)
-        The scores; and False for padding.
+        The scores; and False for padding and for rounds that bring none.
     levels : Array, shape (A,) or (T, A)
         The levels.
     keep : {"all", "summary"}
@@ -63,9 +63,9 @@ def walk_bins(
         walker, none = bin_walk(learner.prior, state.weights, centres, levels), size
     else:  # a level of its own each round has far to walk
         walker, none = tree_walk(learner.prior, state.weights, centres, levels), NO_PLACE
-    rows = arrivals(bins, weights, none, epoch)
+    rows = arrivals(jnp.where(real, bins, none).astype(bins.dtype), counts, weights, none, epoch)
     rows = rows._replace(mass=rows.mass.astype(state.weights.dtype))
-    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(scores.shape[0], epoch, weights.discount))
+    return follow(walker, rows, levels, scores, real, keep, *block_and_fade(counts, epoch, weights.discount))
 
 
 @jax.jit
@@ -82,7 +82,7 @@ def after(
     state : BinnedScores
         Before the stretch.
     scores, real : Array, shape (T,)
-        The scores; and False for padding, which comes last.
+        The scores; and False for padding and for rounds that bring none.
     count : Array, shape ()
         Scores seen in all, after the stretch; negative if the state was spoilt.
 
@@ -96,7 +96,7 @@ def after(
         return BinnedScores(count, old.at[bins].add(real.astype(old.dtype)))
     discount = jnp.asarray(learner.discount, old.dtype)
     length = jnp.sum(real, dtype=jnp.int32)
-    age = jnp.maximum(length - 1 - jnp.arange(real.shape[0], dtype=jnp.int32), 0)
+    age = length - jnp.cumsum(real, dtype=jnp.int32)
     new = jnp.where(real, discount ** age.astype(old.dtype), 0)
     return BinnedScores(count, (old * discount ** length.astype(old.dtype)).at[bins].add(new))
 
@@ -106,9 +106,9 @@ def _bins(learner: Any, state: BinnedScores, scores: Any) -> Int[Array, "..."]:
     return bin_of(scores, low, high, state.weights.shape[-1])
 
 
-def _place(learner: Any, begin: BinnedScores, fresh: bool, scores: Any) -> tuple[()]:
+def _place(learner: Any, begin: BinnedScores, fresh: bool, scores: Any, observed: Any) -> tuple[()]:
     """Return nothing: to find a score's bin again is cheaper than to remember it."""
-    del learner, begin, fresh, scores
+    del learner, begin, fresh, scores, observed
     return ()
 
 
@@ -121,23 +121,35 @@ def _run(
     levels: Array,
     keep: str,
     epoch: int | None,
+    observed: Array | None,
 ) -> Any:
-    return walk_bins(learner, begin, counts, scores, jnp.ones(scores.shape, bool), levels, keep, epoch)
+    real = jnp.ones(scores.shape, bool) if observed is None else observed
+    return walk_bins(learner, begin, counts, scores, real, levels, keep, epoch)
 
 
-def _finish(learner: Any, begin: BinnedScores, placed: tuple[()], count: Array, scores: Array) -> BinnedScores:
-    return after(learner, begin, scores, jnp.ones(scores.shape, bool), count)
+def _finish(
+    learner: Any, begin: BinnedScores, placed: tuple[()], count: Array, scores: Array, observed: Array | None
+) -> BinnedScores:
+    real = jnp.ones(scores.shape, bool) if observed is None else observed
+    return after(learner, begin, scores, real, count)
 
 
 def _stretches(
-    learner: Any, begin: BinnedScores, placed: tuple[()], scores: np.ndarray, levels: Array, keep: str
+    learner: Any,
+    begin: BinnedScores,
+    placed: tuple[()],
+    scores: np.ndarray,
+    levels: Array,
+    keep: str,
+    observed: np.ndarray | None,
 ) -> Iterator[Stretch]:
     """Cut the rounds into stretches; the state between them needs the bins of the scores only."""
     state, seen = begin, begin.seen
     for rounds, padding in pieces(scores.size, levels.shape[-1], LONGEST):
-        counts, own, real, asked = rounds_of(rounds, padding, seen, scores, levels)
+        counts, own, real, asked = rounds_of(rounds, padding, seen, scores, levels, observed)
         run = partial(walk_bins, learner, state, counts, own, real, asked, keep, epoch_for(learner, scores.dtype))
-        state = after(learner, state, own, real, seen + seen.dtype.type(rounds.stop))
+        so_far = None if observed is None else observed[: rounds.stop]
+        state = after(learner, state, own, real, seen + seen.dtype.type(brought(scores[: rounds.stop], so_far)))
         yield Stretch(rounds, run, state if rounds.stop == scores.size else None)
 
 

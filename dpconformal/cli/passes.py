@@ -9,7 +9,7 @@ import dpconformal as dpc
 from dpconformal.beliefs.sorted_scores import SortedScores
 from dpconformal.files import Recorded
 from dpconformal.learner import State, fresh_state
-from dpconformal.replay import spread
+from dpconformal.starting import spread
 
 NUMBERS = 2**24  # thresholds of a pass over many series
 ROUNDS = 2**17  # of a pass over a long series

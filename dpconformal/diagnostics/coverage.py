@@ -10,7 +10,7 @@ from dpconformal.checks import Scalar, number, whole
 from dpconformal.diagnostics.windows import window_band
 from dpconformal.heads import Head
 from dpconformal.metrics import covered, rolling_coverage
-from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.arrays import arrays_of, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.theory import coverage_bound
@@ -59,6 +59,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
 
     tail = (1 - _probability("prob", prob)) / 2
     delta = _probability("delta", delta)
+    run = checked_run(run)
     lines = [coverage_line(sequence, path_of(sequence), delta) for _, sequence in sequences(run)]
     hits = covered(run)
     rounds, found = hits.shape[-2], hits.sum(axis=-2)
@@ -162,7 +163,8 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
     import xarray as xr
 
     prob = _probability("prob", prob)
-    rounds = arrays_of(run).thresholds.shape[-2]
+    rounds, whole_run = arrays_of(run).thresholds.shape[-2], run
+    run = checked_run(run)
     if np.ndim(run.levels) != 1:
         raise ValueError(f"run.levels has shape {np.shape(run.levels)}: a band needs the same levels for all rounds")
     window = whole("window", window, 1)
@@ -182,7 +184,7 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
             "pointwise_high": ("level", pointwise_high),
             "passed": ([*_batch(run), "level"], inside.all(axis=-2)),
         },
-        {"time": np.arange(window, rounds + 1), "level": levels},
+        {"time": observed_rounds(whole_run)[window - 1 :], "level": levels},
         {"diagnostics": "rolling coverage", "learner": repr(run.learner), "window": window, "prob": prob},
     )
 

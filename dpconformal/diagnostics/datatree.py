@@ -8,7 +8,7 @@ import numpy as np
 from dpconformal.checks import Numbers
 from dpconformal.diagnostics.backend import arviz
 from dpconformal.dirichlet.fit import Fit
-from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.arrays import arrays_of, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, Summary
 
@@ -111,12 +111,13 @@ def _run_groups(run: Any) -> dict[str, Any]:
     import xarray as xr
 
     parts = arrays_of(run)
+    time = {"time": observed_rounds(run)}
+    run = checked_run(run)
     thresholds, scores, levels = (np.asarray(a) for a in (run.thresholds, run.scores, run.levels))
     axes = scores.ndim - 1
     batch = ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]
     last = "level" if levels.ndim == 1 else "query"
     dims = [*batch, "time", last]
-    time = {"time": np.arange(1, scores.shape[-1] + 1)}
     variables = {"threshold": (dims, thresholds), "covered": (dims, parts.scores <= parts.thresholds)}
     if levels.ndim > 1:
         variables["level"] = (dims if levels.ndim == len(dims) else [*batch, last], levels)

@@ -13,7 +13,8 @@ from dpconformal.checks import Numbers, Scalar, is_traced
 from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
 from dpconformal.pinball import pinball
-from dpconformal.replay import replay, spread
+from dpconformal.replay import replay
+from dpconformal.starting import spread
 from dpconformal.totals import Sum, Totals, joined
 
 _ROOM = 2**24  # thresholds that are held at a time where only totals are wanted
@@ -70,7 +71,9 @@ class Head:
             return jnp.full_like(levels, jnp.nan)
         return lifted(self.learner, self.learner.quantile(state, asked), bins_of(state))
 
-    def recorded(self, begin: State, fresh: bool, scores: Any, levels: Array, keep: str) -> tuple[Any, State] | None:
+    def recorded(
+        self, begin: State, fresh: bool, scores: Any, levels: Array, keep: str, observed: Any = None
+    ) -> tuple[Any, State] | None:
         """
         Replay recorded scores: the levels of all rounds are known beforehand, so that the belief's fast ways serve.
 
@@ -86,18 +89,22 @@ class Head:
             Checked levels.
         keep : {"all", "summary"}
             Every threshold or totals.
+        observed : array of bool, shape (..., T), optional
+            False for rounds whose score is missing.
 
         Returns
         -------
         tuple or None
             Thresholds or totals and the final state. None where the generic scan must do: for sequences of a batch
-            that have, or may have, seen unequal numbers of scores, and for totals inside ``jit``.
+            that have, or may have, seen unequal numbers of scores before some round, and for totals inside ``jit``.
         """
         check_not_batched(self)
         batch, rounds, traced = scores.shape[:-1], scores.shape[-1], is_traced(self, scores, levels)
         known = None if fresh or is_traced(begin.seen) else np.unique(np.asarray(begin.seen))
         unequal = known is not None and (known.size != 1 or known[0] < 0)
-        unknown = batch and not fresh and known is None
+        unknown = (batch and not fresh and known is None) or is_traced(observed)
+        if observed is not None and not unknown:
+            unequal |= bool(np.any(observed != observed.reshape(-1, rounds)[:1].reshape(rounds)))
         if not scores.size or unequal or unknown or (keep == "summary" and (traced or is_traced(begin.seen))):
             return None
         nothing = np.zeros((), begin.seen.dtype)
@@ -105,18 +112,24 @@ class Head:
         state = None if fresh and keep == "all" else spread(begin, batch) if fresh else begin
         wanted = levels if is_traced(levels) else np.asarray(levels, float)
         block = rounds if keep == "all" else max(_ROOM * rounds // (scores.size * levels.shape[-1]), 1)
+        told = None if observed is None else observed.reshape(-1, rounds)[0]
+        new = np.arange(rounds) if told is None else np.cumsum(told) - told
         parts = []
         for start in range(0, rounds, block):
             here = slice(start, min(start + block, rounds))
-            counts = first + np.arange(here.start, here.stop, dtype=begin.seen.dtype)
+            counts = first + new[here].astype(begin.seen.dtype)
             own = wanted[here] if wanted.ndim == 2 else wanted
-            run: Any = replay(self.learner, scores[..., here], self.asked_by_round(counts, own), state)
+            mask = None if told is None else ~told[here]
+            run: Any = replay(self.learner, scores[..., here], self.asked_by_round(counts, own), state, mask=mask)
             state, thresholds = run.state, lifted(self.learner, run.thresholds, bins_of(run.state))
-            parts.append(thresholds if keep == "all" else _totals(thresholds, scores[..., here], own))
+            parts.append(thresholds if keep == "all" else _totals(thresholds, scores[..., here], own, mask))
         return parts[0] if keep == "all" else joined(parts), state
 
 
-def _totals(thresholds: Any, scores: Any, levels: Any) -> Totals:
+def _totals(thresholds: Any, scores: Any, levels: Any, mask: Any) -> Totals:
+    if mask is not None:
+        thresholds, scores = thresholds[..., ~mask, :], scores[..., ~mask]
+        levels = levels[~mask] if levels.ndim == 2 else levels
     thresholds, score = np.asarray(thresholds, float), np.asarray(scores, float)[..., None]
     sums = (np.sum(part, axis=-2) for part in (pinball(np, thresholds, score, levels), thresholds))
     loss, total = (Sum(part, np.zeros_like(part)) for part in sums)

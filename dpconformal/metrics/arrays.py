@@ -1,11 +1,15 @@
 """Arrays of a run in the namespace that suits it: NumPy in float64 outside ``jit``, JAX inside."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checks import complain_at, is_traced
+from dpconformal.masking import kept_rounds, round_counts
 from dpconformal.replay import Replay, Summary
 
 
@@ -27,6 +31,86 @@ class Arrays(NamedTuple):
     levels: Any  # (... or 1, T or 1, A), of the thresholds' rank
 
 
+def checked_run(run: Any) -> Replay:
+    """
+    Check that this is a run, and leave the rounds out whose score is missing.
+
+    Parameters
+    ----------
+    run : Replay
+        What a user passed.
+
+    Returns
+    -------
+    Replay
+        Without a mask.
+
+    Raises
+    ------
+    ValueError
+        If this is not a run, or the sequences of a batch have unequal numbers of scores.
+    """
+    if isinstance(run, Summary):
+        raise ValueError(
+            "run is a Summary, which has coverage, loss and mean_threshold of its own; for more, replay with keep='all'"
+        )
+    if not isinstance(run, Replay):
+        raise ValueError(f"run is a {type(run).__name__}: pass what replay returned, or Replay(thresholds, ...)")
+    if run.mask is not None and np.shape(run.mask) != np.shape(run.scores):
+        raise ValueError(f"run.mask has shape {np.shape(run.mask)} and run.scores {np.shape(run.scores)}: not the same")
+    return run.observed()
+
+
+def by_sequence(metric: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Let a metric that is one number a level judge batches of sequences with unequal numbers of scores.
+
+    Parameters
+    ----------
+    metric : callable
+        ``(run, ...) -> arrays`` without an axis of rounds.
+
+    Returns
+    -------
+    callable
+        The same, where the mask asks for it sequence by sequence.
+    """
+
+    @functools.wraps(metric)
+    def each(run: Any, *args: Any, **kwargs: Any) -> Any:
+        mask = getattr(run, "mask", None)
+        if mask is None or is_traced(mask) or np.ndim(round_counts(mask, np.shape(mask)[-1])) == 0 or not np.size(mask):
+            return metric(run, *args, **kwargs)
+        batch = np.shape(mask)[:-1]
+        found = [metric(run.sequence(*index), *args, **kwargs) for index in np.ndindex(batch)]
+        xp = jnp if is_traced(found) else np
+        return jax.tree.map(lambda *leaves: xp.stack(leaves).reshape(batch + np.shape(leaves[0])), *found)
+
+    return each
+
+
+def observed_rounds(run: Replay) -> np.ndarray:
+    """
+    List the rounds that are judged, as the user counts them.
+
+    Parameters
+    ----------
+    run : Replay
+        With or without a mask.
+
+    Returns
+    -------
+    ndarray of int, shape (N,)
+        From 1 on, without those that are masked; where sequences are masked in different rounds, 1, …, N.
+    """
+    rounds = np.arange(1, np.shape(run.scores)[-1] + 1)
+    if run.mask is None:
+        return rounds
+    kept = kept_rounds(run.mask)
+    rows = kept.reshape(-1, kept.shape[-1])
+    return rounds[rows[0]] if len(rows) and (rows == rows[0]).all() else rounds[: kept.shape[-1]]
+
+
 def arrays_of(run: Any) -> Arrays:
     """
     Take a run apart.
@@ -37,24 +121,19 @@ def arrays_of(run: Any) -> Arrays:
     Parameters
     ----------
     run : Replay
-        Thresholds, scores and levels; the other fields are not looked at.
+        Thresholds, scores, levels and mask; the other fields are not looked at.
 
     Returns
     -------
     Arrays
-        With a level axis on all.
+        With a level axis on all, of the rounds that were observed.
 
     Raises
     ------
     ValueError
         If this is not a run, or its shapes do not fit each other.
     """
-    if isinstance(run, Summary):
-        raise ValueError(
-            "run is a Summary, which has coverage, loss and mean_threshold of its own; for more, replay with keep='all'"
-        )
-    if not isinstance(run, Replay):
-        raise ValueError(f"run is a {type(run).__name__}: pass what replay returned, or Replay(thresholds, ...)")
+    run = checked_run(run)
     traced = is_traced(run.thresholds, run.scores, run.levels)
     xp = jnp if traced else np
     dtype = run.thresholds.dtype if traced else np.float64

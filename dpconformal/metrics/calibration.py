@@ -7,10 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpconformal.checks import whole
+from dpconformal.learner import support_of
+from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.pinball import pinball
-from dpconformal.replay import Replay, spread, starting_state
+from dpconformal.runs import Replay
 from dpconformal.scan import drive
+from dpconformal.starting import spread, starting_state
 
 
 def pit(run: Replay, key: Array | None = None) -> Any:
@@ -82,9 +85,14 @@ def _require_learner(run: Replay, method: str) -> None:
 
 
 def _read(run: Replay, reader: Any, query: Array) -> Any:
-    scores, begin = starting_state(run.learner, jnp.asarray(run.scores), run.start)
+    scores, observed = jnp.asarray(run.scores), None
+    if run.mask is not None:
+        scores, mask = masked_scores(run.scores, run.mask, support_of(run.learner))
+        scores, observed = jnp.asarray(scores), ~jnp.asarray(mask)
+    scores, begin = starting_state(run.learner, scores, run.start)
     begin = begin if run.start is not None else spread(begin, scores.shape[:-1])
-    return drive(reader, run.learner, begin, scores, query.astype(scores.dtype))[0]
+    found = drive(reader, run.learner, begin, scores, query.astype(scores.dtype), observed=observed)[0]
+    return found if run.mask is None else take_rounds(found, kept_rounds(run.mask))
 
 
 def _cdf_here(learner: Any, state: Any, score: Array, _: Array) -> Array:

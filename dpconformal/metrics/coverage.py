@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checks import whole
-from dpconformal.metrics.arrays import arrays_of, per_round_levels
+from dpconformal.metrics.arrays import arrays_of, by_sequence, per_round_levels
 from dpconformal.replay import Replay
 
 
@@ -35,6 +35,7 @@ def covered(run: Replay) -> Any:
     return arrays.scores <= arrays.thresholds
 
 
+@by_sequence
 def coverage(run: Replay) -> Any:
     """
     Share of rounds in which the score was within its threshold.
@@ -60,6 +61,7 @@ def coverage(run: Replay) -> Any:
     return mean_over_rounds(arrays.xp.where(arrays.xp.isnan(arrays.thresholds), np.nan, hits))
 
 
+@by_sequence
 def coverage_error(run: Replay) -> Any:
     """
     Distance between coverage and level: the coverage frequency error.
@@ -116,6 +118,7 @@ def rolling_coverage(run: Replay, window: int) -> Any:
     return (total[..., window:, :] - total[..., : rounds - window + 1, :]).astype(thresholds.dtype) / window
 
 
+@by_sequence
 def longest_miss_run(run: Replay) -> Any:
     """
     Length of the longest unbroken stretch of uncovered rounds.

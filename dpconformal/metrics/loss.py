@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number
-from dpconformal.metrics.arrays import arrays_of, per_round_levels
+from dpconformal.metrics.arrays import arrays_of, by_sequence, checked_run, per_round_levels
 from dpconformal.metrics.hindsight import running_best
 from dpconformal.metrics.sums import total_over_rounds
 from dpconformal.pinball import pinball
@@ -76,20 +76,26 @@ def regret(run: Replay, *, running: bool = False) -> Any:
     >>> float(regret(run)[0])
     24.75
     """
-    arrays = arrays_of(run)
-    xp = arrays.xp
-    incurred = pinball(*arrays)
     if running:
+        run = checked_run(run)
+        arrays = arrays_of(run)
+        xp, incurred = arrays.xp, pinball(*arrays)
         if xp is jnp:
             raise ValueError("run is being traced: ask for the running regret outside jit")
         total_over_rounds(xp, incurred, "losses")  # the largest of the sums to come
         return xp.cumsum(incurred, axis=-2) - _running_best(run, arrays)
-    level_sum = xp.sum(per_round_levels(arrays), axis=-2)
-    return total_over_rounds(xp, incurred, "losses") - _best_loss(
-        xp, arrays.scores, per_round_levels(arrays), level_sum
-    )
+    return _regret(run)
 
 
+@by_sequence
+def _regret(run: Replay) -> Any:
+    arrays = arrays_of(run)
+    xp, levels = arrays.xp, per_round_levels(arrays)
+    incurred = total_over_rounds(xp, pinball(*arrays), "losses")
+    return incurred - _best_loss(xp, arrays.scores, levels, xp.sum(levels, axis=-2))
+
+
+@by_sequence
 def discounted_regret(run: Replay, discount: Scalar) -> Any:
     """
     Regret in which a loss k rounds old counts β^k, against the best threshold for the same weights.

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconformal.checks import Scalar, is_traced, number
-from dpconformal.metrics.arrays import Arrays, arrays_of, per_round_levels
+from dpconformal.metrics.arrays import Arrays, arrays_of, by_sequence, per_round_levels
 from dpconformal.replay import Replay
 
 
@@ -28,6 +28,7 @@ class Crossings(NamedTuple):
     by_level: Any  # (..., A)
 
 
+@by_sequence
 def crossings(run: Replay) -> Crossings:
     """
     Count the crossings: pairs of levels a < b with threshold(a) > threshold(b).

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.arrays import arrays_of, by_sequence, per_round_levels
 from dpconformal.metrics.coverage import coverage, coverage_error, longest_miss_run, mean_over_rounds
 from dpconformal.metrics.loss import regret
 from dpconformal.metrics.order import crossings
@@ -30,7 +30,8 @@ def summary(run: Replay) -> "xr.Dataset":
         Variables over ``level`` (and ``batch`` axes): ``coverage``, ``coverage_error``, ``loss`` (mean
         quantile loss), ``regret``, ``longest_miss_run``, ``crossings`` (rounds in which the level
         crosses another) and ``mean_threshold``. The run's own ``thresholds`` and ``scores`` come
-        along over ``time``. ``summary(run).drop_dims("time").to_dataframe()`` is a table.
+        along over ``time``, with the ``mask`` where there is one.
+        ``summary(run).drop_dims("time").to_dataframe()`` is a table.
 
     Examples
     --------
@@ -41,8 +42,8 @@ def summary(run: Replay) -> "xr.Dataset":
     """
     import xarray as xr  # with pandas half of the package's import time, and needed only here
 
-    arrays = arrays_of(run)
-    thresholds = arrays.thresholds
+    loss, threshold, level = _means(run)
+    thresholds = np.asarray(run.thresholds)
     axes = thresholds.ndim - 2
     batch = ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]
     rounds = thresholds.shape[-2]
@@ -50,24 +51,36 @@ def summary(run: Replay) -> "xr.Dataset":
         per_level = {
             "coverage": coverage(run),
             "coverage_error": coverage_error(run),
-            "loss": mean_over_rounds(pinball(*arrays)),
+            "loss": loss,
             "regret": regret(run),
             "longest_miss_run": longest_miss_run(run),
             "crossings": crossings(run).by_level,
-            "mean_threshold": mean_over_rounds(thresholds),
+            "mean_threshold": threshold,
         }
     variables = {name: ([*batch, "level"], value) for name, value in per_level.items()}
     variables["thresholds"] = ([*batch, "time", "level"], np.asarray(run.thresholds))
     variables["scores"] = ([*batch, "time"], np.asarray(run.scores))
+    if run.mask is not None:
+        variables["mask"] = ([*batch, "time"], np.asarray(run.mask))
     coords = {"time": np.arange(1, rounds + 1)}
     if np.ndim(run.levels) == 1:
         coords["level"] = as_written(np.asarray(run.levels))
     elif np.ndim(run.levels) == thresholds.ndim:
         variables["levels"] = ([*batch, "time", "level"], np.asarray(run.levels))
-        variables["mean_level"] = ([*batch, "level"], mean_over_rounds(arrays.levels))
+        variables["mean_level"] = ([*batch, "level"], level)
     else:
         variables["levels"] = ([*batch, "level"], np.asarray(run.levels))
     return xr.Dataset(variables, coords, attrs={"learner": repr(run.learner)})
+
+
+@by_sequence
+def _means(run: Replay) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Average the losses, the thresholds and the levels over the rounds."""
+    arrays = arrays_of(run)
+    with np.errstate(invalid="ignore"):  # ∞ - ∞, where a threshold is infinite
+        parts = pinball(*arrays), arrays.thresholds, per_round_levels(arrays)
+        loss, threshold, level = (mean_over_rounds(part) for part in parts)
+    return loss, threshold, level
 
 
 def as_written(levels: np.ndarray) -> np.ndarray:

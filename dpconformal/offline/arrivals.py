@@ -36,17 +36,21 @@ class Arrivals(NamedTuple):
     atom: Float[Array, "*T"]  # (T,)
 
 
-def arrivals(place: Int[Array, " T"], weights: Any, nowhere: int, epoch: int | None) -> Arrivals:
+def arrivals(
+    place: Int[Array, " T"], counts: Int[Array, " T"], weights: Any, nowhere: int, epoch: int | None
+) -> Arrivals:
     """
     Spread a belief's evidence over its rounds.
 
-    With a discount β every mass fades by β a round. Rather than touch them all, new ones are given more: β^-k after
-    k rounds, and what a unit is worth fades instead. Before that overflows, every mass is shrunk once.
+    With a discount β every mass fades by β a score. Rather than touch them all, new ones are given more: β^-k after
+    k scores, and what a unit is worth fades instead. Before that overflows, every mass is shrunk once.
 
     Parameters
     ----------
     place : Array, shape (T,)
-        Of each round's own score.
+        Of each round's own score; ``nowhere`` for a round without one.
+    counts : Array, shape (T,)
+        Scores seen before each round.
     weights : Weights of arrays, shape (T,)
         Of the belief, as by :func:`dpconformal.beliefs.weights.weights_of`.
     nowhere : int
@@ -64,14 +68,16 @@ def arrivals(place: Int[Array, " T"], weights: Any, nowhere: int, epoch: int | N
     before = jnp.concatenate([jnp.full(1, nowhere, place.dtype), place[:-1]])
     if weights.discount is None:
         return Arrivals(before, jnp.ones(rounds, jnp.int32), None, weights.prior, weights.atom)
-    discount, round_ = weights.discount, jnp.arange(rounds, dtype=jnp.int32)
+    discount = weights.discount
     if epoch is None:
         length = jnp.maximum(jnp.floor(_limit(dtype) / -jnp.log2(discount)), 1)
         length = jnp.where(length < rounds, length, rounds + 1).astype(jnp.int32)  # also where β is NaN
-        age = round_ % length
-        shrink = jnp.where((age == 0) & (round_ > 0), discount ** length.astype(dtype), 1)
+        age = (counts - counts[0]) % length
+        due = (age == 0) & (jnp.diff(counts, prepend=counts[:1]) > 0)  # not again in a round without a score
+        shrink = jnp.where(due, discount ** length.astype(dtype), 1)
     else:
-        age, shrink = round_ % even_block(rounds, epoch), None
+        block = even_block(rounds, epoch)
+        age, shrink = counts - jnp.repeat(counts[::block], block)[:rounds], None
     worth = discount ** age.astype(dtype)
     return Arrivals(before, 1 / worth, shrink, weights.prior, weights.atom * worth)
 
@@ -123,15 +129,15 @@ def rounds_remembered(discount: float, dtype: Any) -> int:
 
 
 def block_and_fade(
-    rounds: int, epoch: int | None, discount: Float[Array, ""] | None
-) -> tuple[int, Float[Array, ""] | None]:
+    counts: Int[Array, " T"], epoch: int | None, discount: Float[Array, ""] | None
+) -> tuple[int, Float[Array, " N"] | None]:
     """
     Tell how many rounds to walk at a time, and by how much masses fade from one block to the next.
 
     Parameters
     ----------
-    rounds : int
-        Rounds in all.
+    counts : Array, shape (T,)
+        Scores seen before each round.
     epoch : int, optional
         As for :func:`arrivals`.
     discount : Array, shape (), optional
@@ -144,8 +150,9 @@ def block_and_fade(
     """
     if epoch is None or discount is None:
         return BLOCK, None
-    block = even_block(rounds, epoch)
-    return block, discount ** jnp.asarray(block, discount.dtype)
+    block = even_block(counts.shape[0], epoch)
+    starts = counts[::block]
+    return block, discount ** jnp.diff(starts, prepend=starts[:1]).astype(discount.dtype)
 
 
 def shrunk_in_place(masses: Float[Array, " N"], by: Float[Array, ""], now: Bool[Array, ""]) -> Float[Array, " N"]:

@@ -41,21 +41,25 @@ class Method(NamedTuple):
     """
     What a learner offers in the place of a scan. ``begin`` is its state, ``fresh`` whether that has seen nothing.
 
+    ``observed`` tells which rounds bring a score, (T,); None: all do. A round without one is answered from the counts
+    before it like any other, and leaves no trace. What stands for its score is a number in the support.
+
     Attributes
     ----------
     tune : callable
         ``(learner, dtype) -> tuning``: something static to choose by the learner's numbers, where they are not traced.
     place : callable
-        ``(learner, begin, fresh, scores (T,)) -> placed``: where the scores belong.
+        ``(learner, begin, fresh, scores (T,), observed) -> placed``: where the scores belong.
     place_on_host : callable
         The same for a batch of NumPy arrays, (B, T); so does ``begin`` have a leading axis unless it is fresh.
     run : callable
-        ``(learner, begin, placed, counts (T,), scores (T,), levels, keep, tuning) -> thresholds or totals``; the
-        tuning is None where the learner is traced.
+        ``(learner, begin, placed, counts (T,), scores (T,), levels, keep, tuning, observed) -> thresholds or totals``;
+        the tuning is None where the learner is traced.
     finish : callable
-        ``(learner, begin, placed, count, scores) -> state`` after all scores, which makes ``count`` of them.
+        ``(learner, begin, placed, count, scores, observed) -> state`` after all scores, which makes ``count`` of them.
     stretches : callable
-        ``(learner, begin, placed, scores, levels, keep) -> iterator of Stretch``, on the host: work for several cores.
+        ``(learner, begin, placed, scores, levels, keep, observed) -> iterator of Stretch``, on the host: work for
+        several cores.
     """
 
     tune: Callable[..., Any]
@@ -67,7 +71,14 @@ class Method(NamedTuple):
 
 
 def replay_offline(
-    method: Method, learner: Any, begin: State, fresh: bool, scores: Array | np.ndarray, levels: Array, keep: str
+    method: Method,
+    learner: Any,
+    begin: State,
+    fresh: bool,
+    scores: Array | np.ndarray,
+    levels: Array,
+    keep: str,
+    observed: Array | np.ndarray | None = None,
 ) -> tuple[Any, State]:
     """
     Replay recorded scores without a scan over the learner's state.
@@ -88,6 +99,8 @@ def replay_offline(
         Checked levels.
     keep : {"all", "summary"}
         Thresholds of every round, or totals.
+    observed : array of bool, shape (..., T), optional
+        False for rounds that bring no score; see :class:`Method`.
 
     Returns
     -------
@@ -95,18 +108,19 @@ def replay_offline(
         What was to be kept, with the leading axes of the scores, and the final state.
     """
     batch = scores.shape[:-1]
-    if is_traced(learner, begin, scores, levels):
+    if is_traced(learner, begin, scores, levels, observed):
         program = _program(method, fresh, keep)
         for _ in batch:
-            program = jax.vmap(program, in_axes=(None, None if fresh else 0, 0, None))
-        return program(learner, begin, scores, levels)
+            program = jax.vmap(program, in_axes=(None, None if fresh else 0, 0, None, None if observed is None else 0))
+        return program(learner, begin, scores, levels, None if observed is None else jnp.asarray(observed))
 
     def flat(leaf: Any) -> np.ndarray:
         return np.asarray(leaf).reshape((-1, *leaf.shape[len(batch) :]))
 
     begin = jax.tree.map(np.asarray if fresh else flat, begin)
     run = _batch if np.prod(batch) > 1 else _sequence
-    kept, end = run(method, learner, begin, fresh, flat(scores), levels, keep)
+    told = None if observed is None else flat(observed)
+    kept, end = run(method, learner, begin, fresh, flat(scores), levels, keep, told)
     kept, end = jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (kept, end))
     # These arrays are nobody else's: JAX may use their memory as it is. Totals are left to the host's precision.
     put = functools.partial(jax.device_put, may_alias=True)
@@ -114,10 +128,17 @@ def replay_offline(
 
 
 def _sequence(
-    method: Method, learner: Any, begin: State, fresh: bool, scores: np.ndarray, levels: Array, keep: str
+    method: Method,
+    learner: Any,
+    begin: State,
+    fresh: bool,
+    scores: np.ndarray,
+    levels: Array,
+    keep: str,
+    observed: np.ndarray | None,
 ) -> tuple[Any, State]:
     """Replay one sequence, a stretch of rounds per core."""
-    placed = method.place_on_host(learner, begin, fresh, scores)
+    placed = method.place_on_host(learner, begin, fresh, scores, observed)
     begin = begin if fresh else jax.tree.map(lambda leaf: leaf[0], begin)
     placed = jax.tree.map(lambda leaf: leaf[0], placed)
     everything = aligned((1, scores.shape[1] if keep == "all" else 0, levels.shape[-1]), scores.dtype)
@@ -129,7 +150,8 @@ def _sequence(
             kept = None
         return kept, stretch.end
 
-    stretches = method.stretches(learner, begin, placed, scores[0], levels, keep)
+    told = None if observed is None else observed[0]
+    stretches = method.stretches(learner, begin, placed, scores[0], levels, keep, told)
     results = in_threads(functools.partial(task, stretch) for stretch in stretches)
     end = next(end for _, end in results if end is not None)
     kept = None if keep == "all" else joined([totals for totals, _ in results])
@@ -138,7 +160,14 @@ def _sequence(
 
 
 def _batch(
-    method: Method, learner: Any, begin: State, fresh: bool, scores: np.ndarray, levels: Array, keep: str
+    method: Method,
+    learner: Any,
+    begin: State,
+    fresh: bool,
+    scores: np.ndarray,
+    levels: Array,
+    keep: str,
+    observed: np.ndarray | None,
 ) -> tuple[Any, State]:
     """Replay many sequences, a block of them per core at a time, each by its own native loop."""
     sequences, rounds = scores.shape
@@ -146,10 +175,10 @@ def _batch(
     everything, tuning = aligned(shape, scores.dtype), method.tune(learner, scores.dtype)
 
     def task(block: slice) -> Any:
-        own, own_scores = part((None if fresh else begin, scores), block)
+        own, own_scores, told = part((None if fresh else begin, scores, observed), block)
         own = begin if fresh else own
-        placed = method.place_on_host(learner, own, fresh, own_scores)
-        result = _run_each(method, fresh, tuning, learner, own, placed, own_scores, levels, keep)
+        placed = method.place_on_host(learner, own, fresh, own_scores, told)
+        result = _run_each(method, fresh, tuning, learner, own, placed, own_scores, levels, keep, told)
         used = slice(min(block.stop, sequences) - block.start)
         kept, end = jax.tree.map(lambda leaf: np.asarray(leaf)[used], result)
         if keep == "all":
@@ -174,16 +203,23 @@ def _run_each(
     scores: Array,
     levels: Array,
     keep: str,
+    observed: Array | None,
 ) -> Any:
-    rounds = jnp.arange(scores.shape[-1], dtype=begin.seen.dtype)
-
     def one(given: Any) -> Any:
-        placed, scores, own = given
+        placed, scores, own, told = given
         own = begin if fresh else own
-        kept = method.run(learner, own, placed, own.seen + rounds, scores, levels, keep, tuning)
-        return kept, method.finish(learner, own, placed, own.seen + scores.shape[0], scores)
+        counts = own.seen + _new_before(scores, told).astype(own.seen.dtype)
+        kept = method.run(learner, own, placed, counts[:-1], scores, levels, keep, tuning, told)
+        return kept, method.finish(learner, own, placed, counts[-1], scores, told)
 
-    return lax.map(one, (placed, scores, None if fresh else begin))
+    return lax.map(one, (placed, scores, None if fresh else begin, observed))
+
+
+def _new_before(scores: Array, observed: Array | None) -> Array:
+    """Count the new scores before each round and after the last, shape (T + 1,)."""
+    if observed is None:
+        return jnp.arange(scores.shape[0] + 1, dtype=jnp.int32)
+    return jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(observed, dtype=jnp.int32)])
 
 
 @functools.lru_cache
@@ -191,8 +227,8 @@ def _program(method: Method, fresh: bool, keep: str) -> Callable[..., tuple[Any,
     """Build the replay of one sequence as a function that JAX can trace, map and differentiate."""
 
     @custom_vmap
-    def one(learner: Any, begin: State, scores: Array, levels: Array) -> tuple[Any, State]:
-        return _traced(method, fresh, keep, learner, begin, scores, levels)
+    def one(learner: Any, begin: State, scores: Array, levels: Array, told: Array | None) -> tuple[Any, State]:
+        return _traced(method, fresh, keep, learner, begin, scores, levels, told)
 
     @one.def_vmap
     def map_one(size: int, batched: Any, *given: Any) -> Any:
@@ -202,13 +238,13 @@ def _program(method: Method, fresh: bool, keep: str) -> Callable[..., tuple[Any,
         return answer, jax.tree.map(lambda _: True, answer)
 
     @jax.custom_jvp
-    def differentiable(learner: Any, begin: State, scores: Array, levels: Array) -> tuple[Any, State]:
-        return one(learner, begin, scores, levels)
+    def differentiable(learner: Any, begin: State, scores: Array, levels: Array, told: Array | None) -> Any:
+        return one(learner, begin, scores, levels, told)
 
     @differentiable.defjvp
     def derivative(given: Any, tangents: Any) -> Any:  # the generic scan knows how
-        def scan(learner: Any, begin: State, scores: Array, levels: Array) -> tuple[Any, State]:
-            return drive(thresholds, learner, begin, scores, levels, keep)
+        def scan(learner: Any, begin: State, scores: Array, levels: Array, told: Array | None) -> tuple[Any, State]:
+            return drive(thresholds, learner, begin, scores, levels, keep, observed=told)
 
         return jax.jvp(scan, given, tangents)
 
@@ -217,18 +253,26 @@ def _program(method: Method, fresh: bool, keep: str) -> Callable[..., tuple[Any,
 
 @jax.jit(static_argnames=("method", "fresh", "keep"))
 def _traced(
-    method: Method, fresh: bool, keep: str, learner: Any, begin: State, scores: Array, levels: Array
+    method: Method,
+    fresh: bool,
+    keep: str,
+    learner: Any,
+    begin: State,
+    scores: Array,
+    levels: Array,
+    told: Array | None,
 ) -> tuple[Any, State]:
     low = jnp.asarray(learner.support[0], scores.dtype)
     fine = usable(scores, learner.support)
     scores = jnp.where(fine, scores, jnp.where(jnp.isfinite(low), low, 0))
+    fine = fine if told is None else fine | ~told
     # Nothing can raise here: from a bad score on, the count of scores seen is negative.
     good = lax.cummin(jnp.concatenate([begin.seen[None] >= 0, fine]).astype(jnp.int32)) == 1
-    counts = begin.seen + jnp.arange(fine.size + 1, dtype=begin.seen.dtype)
+    counts = begin.seen + _new_before(scores, told).astype(begin.seen.dtype)
     counts = jnp.where(good & (counts >= 0), counts, -1).astype(begin.seen.dtype)  # nor may a count wrap
-    placed = method.place(learner, begin, fresh, scores)
-    kept = method.run(learner, begin, placed, counts[:-1], scores, levels, keep, None)
-    return kept, method.finish(learner, begin, placed, counts[-1], scores)
+    placed = method.place(learner, begin, fresh, scores, told)
+    kept = method.run(learner, begin, placed, counts[:-1], scores, levels, keep, None, told)
+    return kept, method.finish(learner, begin, placed, counts[-1], scores, told)
 
 
 @jax.jit(static_argnames=("method", "fresh", "keep", "structure", "batched"))

@@ -1,5 +1,6 @@
 """Where each score will stand among all of them in the end."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ class Ranked(NamedTuple):
     places: Any  # (T,)
 
 
-def rank(past: Any, scores: Any, capacity: int) -> Ranked:
+def rank(past: Any, scores: Any, capacity: int, observed: Any = None) -> Ranked:
     """
     Rank scores inside ``jit``.
 
@@ -37,6 +38,8 @@ def rank(past: Any, scores: Any, capacity: int) -> Ranked:
         The scores of the run.
     capacity : int
         C, with room for all of them.
+    observed : Array of bool, shape (T,), optional
+        False for rounds whose score is missing: it stands beyond the last, and its place means nothing.
 
     Returns
     -------
@@ -44,10 +47,14 @@ def rank(past: Any, scores: Any, capacity: int) -> Ranked:
         Of JAX arrays.
     """
     rounds = jnp.arange(1, scores.shape[0] + 1, dtype=jnp.int32)
+    if observed is not None:
+        rounds, scores = jnp.cumsum(observed, dtype=jnp.int32), jnp.where(observed, scores, jnp.inf)
     values, arrivals = scores, rounds
     if past is not None:
         values = jnp.concatenate([past.values, scores])
         arrivals = jnp.concatenate([past.arrivals, past.seen + rounds])
+    if observed is not None:
+        arrivals = jnp.where(jnp.isfinite(values), arrivals, 0)
     order = jnp.argsort(values, stable=True)
     places = jnp.zeros(values.shape[0], jnp.int32).at[order].set(jnp.arange(values.shape[0], dtype=jnp.int32))
     beyond = (0, max(capacity - values.shape[0], 0))
@@ -56,7 +63,7 @@ def rank(past: Any, scores: Any, capacity: int) -> Ranked:
     return Ranked(values, arrivals, places[-scores.shape[0] :] if scores.shape[0] else places[:0])
 
 
-def rank_on_host(past: Any, scores: np.ndarray, capacity: int) -> Ranked:
+def rank_on_host(past: Any, scores: np.ndarray, capacity: int, observed: np.ndarray | None = None) -> Ranked:
     """
     Rank scores with NumPy, whose sort is several times as fast as XLA's on a CPU.
 
@@ -68,26 +75,35 @@ def rank_on_host(past: Any, scores: np.ndarray, capacity: int) -> Ranked:
         The scores of the run.
     capacity : int
         C.
+    observed : ndarray of bool, shape (..., T), optional
+        As for :func:`rank`.
 
     Returns
     -------
     Ranked
         Of NumPy arrays.
     """
+    if observed is not None:
+        scores = np.where(observed, scores, scores.dtype.type(np.inf))
     values, used = scores, 0
     if past is not None:
         used = int(np.max(past.seen, initial=0))
         values = np.concatenate([past.values[..., :used], scores], axis=-1)
     order = _flat_order(values, None)
     ordered = values.reshape(-1)[order]
-    if np.any(ordered[..., 1:] == ordered[..., :-1]):  # the fast sort leaves ties in any order
+    ties = ordered[..., 1:] == ordered[..., :-1]
+    if np.any(ties if observed is None else ties & (ordered[..., 1:] < np.inf)):  # left in any order
         order = _flat_order(values, "stable")
         ordered = values.reshape(-1)[order]
-    if past is None:
+    if past is None and observed is None:
         arrivals = (order % values.shape[-1] + 1).astype(np.int32)
     else:
-        rounds = past.seen[..., None] + np.arange(1, scores.shape[-1] + 1, dtype=np.int32)
-        arrivals = np.concatenate([past.arrivals[..., :used], rounds], axis=-1).reshape(-1)[order]
+        rounds = np.arange(1, scores.shape[-1] + 1, dtype=np.int32)
+        rounds = rounds if observed is None else np.cumsum(observed, axis=-1, dtype=np.int32)
+        if past is not None:
+            rounds = np.concatenate([past.arrivals[..., :used], past.seen[..., None] + rounds], axis=-1)
+        arrivals = rounds.reshape(-1)[order]
+        arrivals = arrivals if observed is None else np.where(ordered < np.inf, arrivals, np.int32(0))
     places = np.empty(values.shape, np.int32)
     places.reshape(-1)[order] = np.arange(values.shape[-1], dtype=np.int32)
     return Ranked(_resized(ordered, capacity, np.inf), _resized(arrivals, capacity, 0), places[..., used:])
@@ -96,7 +112,7 @@ def rank_on_host(past: Any, scores: np.ndarray, capacity: int) -> Ranked:
 def _flat_order(values: np.ndarray, kind: Any) -> np.ndarray:
     """Sort each row; indices into the flattened array, which are faster to follow than those along an axis."""
     order = np.argsort(values, axis=-1, kind=kind)
-    rows = np.arange(values.size // max(values.shape[-1], 1)) * values.shape[-1]
+    rows = np.arange(math.prod(values.shape[:-1])) * values.shape[-1]
     order += rows.reshape(*values.shape[:-1], 1)
     return order
 

@@ -53,7 +53,7 @@ def follow(
     real: Bool[Array, " T"],
     keep: str,
     block: int = BLOCK,
-    fade: Float[Array, ""] | None = None,
+    fade: Float[Array, " N"] | None = None,
 ) -> Float[Array, "T A"] | Totals:
     """
     Walk through rounds and turn what the pointers found into thresholds, or into their totals.
@@ -69,13 +69,13 @@ def follow(
     scores : Array, shape (T,)
         For the totals.
     real : Array, shape (T,)
-        False for rounds that are padding: they are walked, and not counted.
+        False for rounds that are padding or bring no score: they are walked, and not counted.
     keep : {"all", "summary"}
         Thresholds of every round, or totals only.
     block : int
         Rounds that are walked at a time, at most; see :func:`even_block`.
-    fade : Array, shape (), optional
-        What masses are multiplied with from one block to the next.
+    fade : Array, shape (N,), optional
+        What masses are multiplied with before each block.
 
     Returns
     -------
@@ -96,10 +96,10 @@ def follow(
 
     def one_block(carry: Any, given: Any) -> Any:
         store, pointers, totals = carry
-        rows, scores, real, own_levels, first = given
+        rows, scores, real, own_levels, own_fade = given
         asked = own_levels if per_round else levels
-        if fade is not None and walker.shrink is not None:
-            store, pointers = walker.shrink(store, pointers, jnp.where(first, 1, fade))
+        if own_fade is not None and walker.shrink is not None:
+            store, pointers = walker.shrink(store, pointers, own_fade)
         store, pointers, found = walk(walker.arrive, walker.locate, store, pointers, rows, asked, walker.nested)
         thresholds = walker.read(found, rows, asked if per_round else asked[None])
         if keep == "all":
@@ -108,7 +108,7 @@ def follow(
 
     rows, scores, levels_by_block = jax.tree.map(in_blocks, (rows, scores, levels if per_round else None))
     real = jnp.pad(real, (0, blocks * block - rounds)).reshape(blocks, block)
-    given = rows, scores, real, levels_by_block, jnp.arange(blocks) == 0
+    given = rows, scores, real, levels_by_block, fade
     start = (walker.store, walker.pointers, no_rounds(count, scores.dtype))
     (_, _, totals), thresholds = lax.scan(one_block, start, given)
     return totals if keep == "summary" else thresholds.reshape(blocks * block, count)[:rounds]
@@ -199,7 +199,7 @@ def padded(column: np.ndarray, padding: int, filler: Any = 0) -> np.ndarray:
 
 
 def rounds_of(
-    rounds: slice, padding: int, seen: Any, scores: np.ndarray, levels: Array
+    rounds: slice, padding: int, seen: Any, scores: np.ndarray, levels: Array, observed: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Array | np.ndarray]:
     """
     Cut what a stretch needs out of a sequence, on the host.
@@ -216,6 +216,8 @@ def rounds_of(
         Of the sequence.
     levels : Array, shape (A,) or (T, A)
         Of the sequence.
+    observed : ndarray of bool, shape (T,), optional
+        False for rounds that bring no score.
 
     Returns
     -------
@@ -223,6 +225,49 @@ def rounds_of(
         Scores seen before each round, the scores, whether a round is real, and the levels.
     """
     length = rounds.stop - rounds.start + padding
-    counts = seen + np.arange(rounds.start, rounds.start + length, dtype=seen.dtype)  # of padding, anything will do
     asked = levels if levels.ndim == 1 else padded(np.asarray(levels)[rounds], padding)
-    return counts, padded(scores[rounds], padding), np.arange(length) < length - padding, asked
+    if observed is None:
+        counts = seen + np.arange(rounds.start, rounds.start + length, dtype=seen.dtype)  # of padding, anything will do
+        return counts, padded(scores[rounds], padding), np.arange(length) < length - padding, asked
+    real = padded(observed[rounds], padding, False)
+    counts = counts_before(real, seen + seen.dtype.type(np.count_nonzero(observed[: rounds.start])))
+    return counts, padded(scores[rounds], padding), real, asked
+
+
+def brought(scores: np.ndarray, observed: np.ndarray | None) -> int:
+    """
+    Count the scores of a sequence.
+
+    Parameters
+    ----------
+    scores : ndarray, shape (T,)
+        Of the sequence.
+    observed : ndarray of bool, shape (T,), optional
+        False for rounds that bring no score.
+
+    Returns
+    -------
+    int
+        How many rounds bring one.
+    """
+    return scores.size if observed is None else int(np.count_nonzero(observed))
+
+
+def counts_before(observed: np.ndarray, seen: Any) -> np.ndarray:
+    """
+    Count the scores seen before each round, where some rounds bring none.
+
+    Parameters
+    ----------
+    observed : ndarray of bool, shape (..., T)
+        Whether a round brings a score.
+    seen : array_like of int
+        Scores seen before the first round.
+
+    Returns
+    -------
+    ndarray of int, shape (..., T)
+        The counts.
+    """
+    seen = np.asarray(seen)
+    return seen + (np.cumsum(observed, axis=-1, dtype=seen.dtype) - observed)

@@ -45,7 +45,7 @@ def report(
     ----------
     run : Replay or mapping of str to Replay
         One sequence with the same levels every round; or several by name, of the same learner and levels, of which the
-        page shows the first 12.
+        page shows the first 12. Rounds whose score is missing are left out, and those that remain are counted from 1.
     path : path
         Where to write the file. One that is there is replaced, but only by a complete one.
     title : str
@@ -121,6 +121,7 @@ def _checked_runs(run: Any) -> dict[str, Replay]:
         arrays = arrays_of(one)
         if arrays.xp is not np:
             raise ValueError(f"{which} is being traced: write a report outside jit")
+        runs[name] = one = one.observed()
         if arrays.thresholds.ndim > 2:
             raise ValueError(
                 f"{which}.thresholds has shape {arrays.thresholds.shape}, a batch: pass a mapping, one Replay a series"

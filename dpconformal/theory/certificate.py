@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.checks import Scalar, number
+from dpconformal.masking import round_counts
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.theory import coverage_line, lines
@@ -142,7 +143,7 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     run : Replay
         One sequence or a batch, from a fresh or an earlier state, with the same levels every round. A learner that is
         not :class:`dpconformal.Exact` or :class:`dpconformal.Quantized` is held to the regret and coverage that
-        ``Exact()`` guarantees on the same support.
+        ``Exact()`` guarantees on the same support. Rounds whose score is missing are not judged.
     delta : float
         δ in (0, 1).
 
@@ -167,7 +168,7 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     shape = np.shape(run.thresholds) if isinstance(run, Replay) else ()
     found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
     claimed = []
-    for _, sequence in sequences(run):
+    for index, sequence in sequences(run):
         path = path_of(sequence)
         checks = (
             lines.order(sequence),
@@ -178,6 +179,9 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
         )
         for name in found:
             found[name].append(np.stack([getattr(line, name) for line in checks]))
+        if run.mask is not None:  # as the user counts rounds, those without a score among them
+            rounds = np.concatenate([[0], np.flatnonzero(~np.asarray(run.mask)[index]) + 1])
+            found["round"][-1] = rounds[found["round"][-1]]
         claimed = [line.claimed for line in checks]  # the same for every sequence
     batch = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
     stacked = {name: np.array(value).reshape(*shape[:-2], len(CHECKS), shape[-1]) for name, value in found.items()}
@@ -190,5 +194,6 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
         coords["level"] = as_written(np.asarray(run.levels))
     else:
         variables["levels"] = ([*batch, "level"], np.asarray(run.levels))
-    attrs = {"learner": repr(run.learner), "rounds": shape[-2], "delta": delta}
+    judged = round_counts(run.mask, shape[-2])
+    attrs = {"learner": repr(run.learner), "rounds": int(np.max(judged, initial=0)), "delta": delta}
     return Certificate(xr.Dataset(variables, coords, attrs))

@@ -67,6 +67,9 @@ def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
     ValueError
         If levels change by round, or the run is being traced.
     """
+    if getattr(run, "mask", None) is not None:
+        yield from _masked_sequences(run)
+        return
     arrays = arrays_of(run)
     if arrays.xp is jnp:
         raise ValueError("run is being traced: the theorems are checked outside jit")
@@ -89,6 +92,13 @@ def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
             run.learner,
         )
         yield index, Replay(thresholds[index], None, scores[index], levels[index], learner, begin)
+
+
+def _masked_sequences(run: Replay) -> Iterator[tuple[tuple[int, ...], Replay]]:
+    """Take a batch apart, and leave out the rounds whose score is missing: another number in each sequence."""
+    for index in np.ndindex(np.shape(run.thresholds)[:-2]):
+        for _, sequence in sequences(run.sequence(*index).observed()):
+            yield index, sequence
 
 
 def path_of(run: Replay) -> Path | None:

@@ -81,14 +81,18 @@ def main(count, discount):
         state, covered = run.state, covered + run.covered
         memory.append(resident())
         if block in (0, 1, 3, 7, 15, 31, 63, 127) or block == blocks - 1:
-            print(f"{int(state.seen):>13,} scores {time.perf_counter() - start:7.1f} s {memory[-1]:8.0f} MB", flush=True)
+            print(
+                f"{int(state.seen):>13,} scores {time.perf_counter() - start:7.1f} s {memory[-1]:8.0f} MB", flush=True
+            )
     seconds = time.perf_counter() - start
     found, want = np.asarray(learner.quantile(state, LEVELS)), reference(count, discount)
     print(f"coverage {dict(zip(LEVELS.tolist(), (covered / count).round(6).tolist(), strict=True))}")
     print(f"thresholds {found.tolist()}")
     print(f"furthest from the reference: {np.abs(found - want).max():.2g}")
     print(f"{count:,} scores x {LEVELS.size} levels, discount {discount}: {seconds:.0f} s, scores made included;")
-    print(f"memory {memory[1] if blocks > 1 else memory[0]:.0f} MB after two blocks, {memory[-1]:.0f} MB at the end, {max(memory):.0f} MB at most")
+    print(
+        f"memory {memory[1] if blocks > 1 else memory[0]:.0f} MB after two blocks, {memory[-1]:.0f} MB at the end, {max(memory):.0f} MB at most"
+    )
     assert np.abs(found - want).max() < 1e-9
 
 

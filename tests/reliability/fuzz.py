@@ -72,7 +72,9 @@ def main():
             tried, refused, longest = tried + count, refused + more, max(longest, slowest)
         total += tried
         spent = time.perf_counter() - begun
-        print(f"{name:20} {tried:>11,} inputs {refused:>11,} refused {spent:7.0f} s, longest {longest:5.2f} s", flush=True)
+        print(
+            f"{name:20} {tried:>11,} inputs {refused:>11,} refused {spent:7.0f} s, longest {longest:5.2f} s", flush=True
+        )
     print(f"{total:,} inputs", flush=True)
 
 

@@ -13,7 +13,22 @@ import dpconformal as dpc
 from dpconformal import metrics, priors, rates, schedules, scores, streams, theory
 
 ODD = [math.nan, math.inf, -math.inf, 0, -0.0, 1, -1, 0.5, 1e-300, 1e300, 5e-324, 1 + 2**-52, 1 - 2**-53, 2**31, 2**63]
-ODD += [10**400, True, None, "0.5", "", [], [0.5], [[0.1], [0.2, 0.3]], {}, 1j, b"x", object(), np.float32(0.1), np.array(7)]
+ODD += [
+    10**400,
+    True,
+    None,
+    "0.5",
+    "",
+    [],
+    [0.5],
+    [[0.1], [0.2, 0.3]],
+    {},
+    1j,
+    b"x",
+    object(),
+    np.float32(0.1),
+    np.array(7),
+]
 ODD += [np.array([]), np.array(["a"]), np.ma.masked_array([0.1], [True]), np.array([0.5, np.nan]), lambda t: t, int]
 SCORES = [0.0, 1.0, 0.5, 0.25, 0.3, 0.30000000000000004, 1e-16, 1 - 2**-53, 2.3e-308, 0.75]
 LEVELS = [0.0, 1.0, 0.5, 0.9, 0.1, 2**-53, 1 - 2**-53, 0.3]
@@ -132,7 +147,9 @@ def agree(learner, run):
     elif isinstance(learner, dpc.SplitConformal) and math.isfinite(float(learner.low)):
         want = reference.split_thresholds(values, levels, float(learner.low))
         near = [abs(level * (t + 1) - round(level * (t + 1))) < 1e-9 for t in range(values.size) for level in levels]
-        np.testing.assert_array_equal(np.asarray(run.thresholds).ravel()[~np.array(near, bool)], want.ravel()[~np.array(near, bool)])
+        np.testing.assert_array_equal(
+            np.asarray(run.thresholds).ravel()[~np.array(near, bool)], want.ravel()[~np.array(near, bool)]
+        )
 
 
 def close(found, want, scale, values, learner):
@@ -238,7 +255,10 @@ def fuzz_entries(rng):
     entry = _ENTRIES[name]
     count = len(_required(entry)) if inspect.isfunction(entry) else len(_required(entry.__init__)) - 1
     most = len(inspect.signature(entry).parameters)
-    given = [odd(rng, rng.choice(_USUAL), 0.4) for _ in range(rng.randint(min(count, most), max(count, min(most, count + 2))))]
+    given = [
+        odd(rng, rng.choice(_USUAL), 0.4)
+        for _ in range(rng.randint(min(count, most), max(count, min(most, count + 2))))
+    ]
     entry(*given)
 
 

@@ -79,7 +79,9 @@ def _npy(array):
     return buffer.getvalue()
 
 
-NPY = [_npy(a) for a in (np.array([0.1, 0.5]), np.arange(6.0).reshape(2, 3), np.array([1, 2], ">i4"), np.float32([[1]]))]
+NPY = [
+    _npy(a) for a in (np.array([0.1, 0.5]), np.arange(6.0).reshape(2, 3), np.array([1, 2], ">i4"), np.float32([[1]]))
+]
 _npy_file = Scratch(".npy")
 
 
@@ -127,8 +129,30 @@ def fuzz_checkpoint(rng):
     assert data in _SAMPLES.values(), (learner, state)
 
 
-_VALUES = [None, True, -1, 0, 1, 2**31, 2**70, 0.5, -0.0, 1e308, "", "linear", [], {}, {"float": "inf"}, {"float": "nan"}]
-_VALUES += [{"numpy": 0}, {"jax": 0}, {"tuple": [0.5]}, {"class": "priors.Uniform", "fields": {"low": 0.0, "high": 1.0}}]
+_VALUES = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    2**70,
+    0.5,
+    -0.0,
+    1e308,
+    "",
+    "linear",
+    [],
+    {},
+    {"float": "inf"},
+    {"float": "nan"},
+]
+_VALUES += [
+    {"numpy": 0},
+    {"jax": 0},
+    {"tuple": [0.5]},
+    {"class": "priors.Uniform", "fields": {"low": 0.0, "high": 1.0}},
+]
 _VALUES += [{"class": "Exact", "fields": {}}, {"class": "priors.Beta", "fields": {"a": 2.0, "b": 3.0}}, "0.5", 16, 3]
 
 
@@ -140,7 +164,9 @@ def _bend(rng, entry):
             case 0:
                 return {name: value for name, value in entry.items() if name != key}
             case 1:
-                return entry | {rng.choice(("class", "fields", "numpy", "colour", ".seen", "dtype")): rng.choice(_VALUES)}
+                return entry | {
+                    rng.choice(("class", "fields", "numpy", "colour", ".seen", "dtype")): rng.choice(_VALUES)
+                }
             case _:
                 return entry | {key: _bend(rng, entry[key])}
     if isinstance(entry, list) and entry and rng.random() < 0.8:

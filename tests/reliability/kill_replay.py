@@ -34,7 +34,9 @@ def main(kills, rounds):
     rng = random.Random(2)
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = pathlib.Path(name)
-        np.savetxt(folder / "scores.csv", np.random.default_rng(3).beta(2, 5, rounds), fmt="%.6f", header="score", comments="")
+        np.savetxt(
+            folder / "scores.csv", np.random.default_rng(3).beta(2, 5, rounds), fmt="%.6f", header="score", comments=""
+        )
         begun = time.monotonic()
         assert start(folder, "whole").wait() == 0
         whole = time.monotonic() - begun

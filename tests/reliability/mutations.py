@@ -1,7 +1,35 @@
 """Bytes that are almost right: what an accident or a stranger makes of a file."""
 
-TOKENS = [b"", b"\0", b"\n", b"\r\n", b",", b";", b"\t", b'"', b'""', b"nan", b"inf", b"-1", b"1e999", b"0x1p-3", b"1_0", b"\xff"]
-TOKENS += [b"\xef\xbb\xbf", b"0.5", b"5e-324", b" ", b"{", b"}", b"[" * 50, b"2147483648", b"-9223372036854775808", b"\x80"]
+TOKENS = [
+    b"",
+    b"\0",
+    b"\n",
+    b"\r\n",
+    b",",
+    b";",
+    b"\t",
+    b'"',
+    b'""',
+    b"nan",
+    b"inf",
+    b"-1",
+    b"1e999",
+    b"0x1p-3",
+    b"1_0",
+    b"\xff",
+]
+TOKENS += [
+    b"\xef\xbb\xbf",
+    b"0.5",
+    b"5e-324",
+    b" ",
+    b"{",
+    b"}",
+    b"[" * 50,
+    b"2147483648",
+    b"-9223372036854775808",
+    b"\x80",
+]
 
 
 def mutate(rng, seeds):

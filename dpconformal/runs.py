@@ -1,0 +1,192 @@
+"""What a replay leaves behind: every threshold, or totals; with or without rounds whose score is missing."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from dpconformal.checks import is_traced
+from dpconformal.learner import State, fresh_state
+from dpconformal.masking import kept_rounds, take_rounds
+from dpconformal.starting import spread
+
+
+class Replay(NamedTuple):
+    """
+    What a replay leaves behind. ``Replay(thresholds, None, scores, levels)`` wraps any method's output.
+
+    Attributes
+    ----------
+    thresholds : Array, shape (..., T, A)
+        Row t was computed from ``scores[..., :t]`` alone.
+    state : State
+        After the last score; pass it to the next :func:`replay` or to ``learner.observe``.
+    scores : Array, shape (..., T)
+        The scores as they were used; NaN where they are masked, so that what forgets the mask says NaN.
+    levels : Array, shape (A,) or (..., T, A)
+        The levels as they were used; with as many axes as the thresholds if they change by round.
+    learner : Learner, optional
+        Who made the thresholds.
+    start : State, optional
+        The state before the first score; None for a fresh one.
+    mask : Array of bool, shape (..., T), optional
+        True for rounds whose score is missing: they have thresholds, and nothing was observed. Metrics, certificates,
+        diagnostics and reports judge the other rounds, as if the run were :meth:`observed`. None: no mask was given.
+    """
+
+    thresholds: Float[Array, "*B T A"]
+    state: State
+    scores: Float[Array, "*B T"]
+    levels: Float[Array, "..."]
+    learner: Any = None
+    start: State = None
+    mask: Bool[Array | np.ndarray, "*B T"] | None = None
+
+    def observed(self) -> "Replay":
+        """
+        Return the run without the rounds whose score is missing.
+
+        Returns
+        -------
+        Replay
+            With as many rounds as there were scores, and no mask; this run itself if it has none.
+
+        Raises
+        ------
+        ValueError
+            If the sequences of a batch have unequal numbers of scores, or the mask is traced.
+
+        Examples
+        --------
+        >>> import dpconformal as dpc
+        >>> run = dpc.replay(dpc.Exact(), [0.2, 0.0, 0.6], levels=[0.5], mask=[False, True, False])
+        >>> run.scores, run.observed().scores
+        (Array([0.2, nan, 0.6], dtype=float...), Array([0.2, 0.6], dtype=float...))
+        """
+        if self.mask is None:
+            return self
+        kept, start = kept_rounds(self.mask), _pinned_start(self)
+        if kept.shape[-1] == self.mask.shape[-1]:
+            return self._replace(mask=None)
+        levels = self.levels
+        levels = take_rounds(levels, kept) if np.ndim(levels) == np.ndim(self.thresholds) else levels
+        thresholds, scores = take_rounds(self.thresholds, kept), take_rounds(self.scores, kept)
+        return self._replace(thresholds=thresholds, scores=scores, levels=levels, start=start, mask=None)
+
+    def sequence(self, *index: int) -> "Replay":
+        """
+        Return the run of one sequence of a batch.
+
+        Parameters
+        ----------
+        *index : int
+            Its place, a number for each leading axis.
+
+        Returns
+        -------
+        Replay
+            With thresholds of shape (T, A).
+
+        Examples
+        --------
+        >>> import dpconformal as dpc
+        >>> dpc.replay(dpc.Exact(), [[0.2, 0.4], [0.6, 0.8]], levels=[0.5]).sequence(1).scores
+        Array([0.6, 0.8], dtype=float...)
+        """
+        batch = self.thresholds.shape[:-2]
+        if len(index) != len(batch):
+            raise ValueError(f"index = {index}: the run has leading axes {batch}, pass a number for each of them")
+        for axis, (i, size) in enumerate(zip(index, batch, strict=True)):
+            if not -size <= i < size:
+                raise ValueError(f"index[{axis}] = {i}: the run has {size} sequences on that axis")
+        if not batch:
+            return self
+        state, start = (
+            None if tree is None else jax.tree.map(lambda leaf: leaf[index], tree) for tree in (self.state, self.start)
+        )
+        return Replay(
+            self.thresholds[index],
+            state,
+            self.scores[index],
+            self.levels[index] if self.levels.ndim > 1 else self.levels,
+            self.learner,
+            start,
+            None if self.mask is None else self.mask[index],
+        )
+
+
+def _pinned_start(run: Replay) -> State:
+    """
+    Find what a replay of the observed scores alone would have to start from.
+
+    A fresh state may be sized by the number of rounds, as the bins of ``Quantized(bins=None)`` are: with masked rounds
+    gone, it has to be written down.
+    """
+    if run.start is not None or run.learner is None or is_traced(run.learner):
+        return run.start
+    dtype, rounds = run.scores.dtype, run.scores.shape[-1]
+    shapes = [jax.eval_shape(lambda n=n: fresh_state(run.learner, n, dtype)) for n in (rounds, 0)]
+    if [leaf.shape for leaf in jax.tree.leaves(shapes[0])] == [leaf.shape for leaf in jax.tree.leaves(shapes[1])]:
+        return None
+    return spread(fresh_state(run.learner, rounds, dtype), run.scores.shape[:-1])
+
+
+class Summary(NamedTuple):
+    """
+    What a replay with ``keep="summary"`` leaves behind: totals over its rounds, in memory for the levels only.
+
+    The totals of two runs, one carrying on from the other, add up to those of the run over both.
+
+    Attributes
+    ----------
+    rounds : int or array, shape (...)
+        Rounds that were observed: T, less those that are masked. An array where sequences differ in it.
+    covered : array, shape (..., A)
+        Rounds in which the score did not exceed the threshold.
+    total_loss : array, shape (..., A)
+        Sum of the quantile losses; the regret is this minus the loss of a comparator.
+    total_threshold : array, shape (..., A)
+        Sum of the thresholds.
+    state : State
+        After the last score; pass it to the next :func:`replay` or to ``learner.observe``.
+    levels : Array, shape (A,) or (T, A)
+        The levels as they were used.
+    learner : Learner
+        Who made the thresholds.
+    start : State
+        The state before the first score; None for a fresh one.
+    """
+
+    rounds: Any  # int, or (...)
+    covered: Any  # (..., A)
+    total_loss: Any  # (..., A)
+    total_threshold: Any  # (..., A)
+    state: State
+    levels: Float[Array, "..."]
+    learner: Any = None
+    start: State = None
+
+    @property
+    def coverage(self) -> Any:
+        """Share of rounds in which the score was covered."""
+        return self._share(self.covered)
+
+    @property
+    def loss(self) -> Any:
+        """Mean quantile loss."""
+        return self._share(self.total_loss)
+
+    @property
+    def mean_threshold(self) -> Any:
+        """Mean threshold: how large the confidence sets are."""
+        return self._share(self.total_threshold)
+
+    def _share(self, total: Any) -> Any:
+        rounds = self.rounds if np.ndim(self.rounds) == 0 else self.rounds[..., None]
+        if is_traced(total, rounds):
+            dtype = self.total_loss.dtype
+            return total.astype(dtype) / jnp.asarray(rounds, dtype)
+        with np.errstate(invalid="ignore", divide="ignore"):  # no rounds: NaN
+            return total / np.asarray(rounds)
