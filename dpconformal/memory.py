@@ -145,18 +145,17 @@ def check_memory(learner: Any, shape: tuple[int, ...], levels: Any, dtype: Any, 
 def _state_and_work(learner: Any, shape: tuple[int, ...], dtype: Any) -> tuple[float, float]:
     """Estimate bytes of the final state and of working memory from the shapes of a fresh state, without making one."""
     sequences, rounds = math.prod(shape[:-1]), shape[-1]
-    sizes = []
-    for length in (rounds, 0):
-        leaves = jax.tree.leaves(jax.eval_shape(lambda n=length: _fresh(learner, n, dtype)))
-        sizes.append(sum(math.prod(leaf.shape) * getattr(leaf.dtype, "itemsize", 8) for leaf in leaves))
-    state = float(sizes[0] * sequences)
-    remembers = sizes[0] - sizes[1] >= rounds * np.dtype(dtype).itemsize  # a value a round, at least
+
+    def bytes_of(length: int) -> int:
+        leaves = jax.tree.leaves(jax.eval_shape(lambda: fresh_state(learner, length, dtype)))
+        return sum(math.prod(leaf.shape) * getattr(leaf.dtype, "itemsize", 8) for leaf in leaves)
+
+    few = min(rounds, 2**20)  # a learner may refuse to be made for all of them
+    growth = bytes_of(few) - bytes_of(0)
+    remembers = growth >= few * np.dtype(dtype).itemsize  # a value a round, at least
+    state = float((growth * rounds / few if remembers else bytes_of(rounds)) * sequences)
     each = WALKED if getattr(learner, "discount", None) is None else RANKED
     return state, float(each * rounds) if remembers else 0.0
-
-
-def _fresh(learner: Any, rounds: int, dtype: Any) -> Any:
-    return fresh_state(learner, rounds, dtype)
 
 
 def in_units(size: int | float) -> str:

@@ -11,6 +11,7 @@ from dpconformal.files.source import Block, Source
 from dpconformal.files.text import Text
 
 BYTES = 2**24
+_MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
 
 
 def text_source(text: Text, column: str | None, batch: str | None) -> Source:
@@ -134,6 +135,8 @@ def _parsed(
     gap = data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data
     if gap and len(names) == 1:
         text.explain(score, series)  # in a file of one column an empty line is a score that is missing
+    if data.startswith(_MARK):
+        data = b"\n" + data  # Arrow would skip it at the start of a piece, and not within one
     try:
         table = pa.csv.read_csv(
             pa.py_buffer(data),

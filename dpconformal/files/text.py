@@ -59,7 +59,12 @@ class Text:
 
     @functools.cached_property
     def _fields(self) -> list[str]:
-        return next(csv.reader(self._first, delimiter=self.separator))
+        try:
+            return next(csv.reader(self._first, delimiter=self.separator, strict=True))
+        except csv.Error:  # a quote that is not closed in its line would make a column of all that follows
+            raise ValueError(
+                f"{self.source}, line {self.blank + 1:,}: the quotes of the first line do not fit together; mend it"
+            ) from None
 
     def names(self) -> list[str]:
         """Return the columns; numbers from 1 where there is no header."""

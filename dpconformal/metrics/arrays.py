@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import complain_at, is_traced
+from dpconformal.checks import as_numbers, complain_at, is_traced
 from dpconformal.masking import kept_rounds, round_counts
 from dpconformal.replay import Replay, Summary
 
@@ -137,7 +137,8 @@ def arrays_of(run: Any) -> Arrays:
     traced = is_traced(run.thresholds, run.scores, run.levels)
     xp = jnp if traced else np
     dtype = run.thresholds.dtype if traced else np.float64
-    thresholds, scores, levels = (xp.asarray(a, dtype) for a in (run.thresholds, run.scores, run.levels))
+    given = {"run.thresholds": run.thresholds, "run.scores": run.scores, "run.levels": run.levels}
+    thresholds, scores, levels = (xp.asarray(as_numbers(name, a), dtype) for name, a in given.items())
     if thresholds.ndim < 2 or scores.shape != thresholds.shape[:-1]:
         raise ValueError(
             f"run.thresholds has shape {thresholds.shape} and run.scores {scores.shape}: expected (..., T, A), (..., T)"
