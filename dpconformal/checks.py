@@ -189,6 +189,31 @@ def is_subnormal(array: Any) -> Any:
     return (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
 
 
+def scalar(name: str, value: Scalar, low: float = -math.inf, high: float = math.inf, **ends: bool) -> Scalar:
+    """
+    Check a number where an axis for ``vmap`` would make no sense.
+
+    Parameters
+    ----------
+    name, value, low, high, **ends
+        As for :func:`number`.
+
+    Returns
+    -------
+    float or Array
+        The number.
+
+    Raises
+    ------
+    ValueError
+        Also for an array.
+    """
+    found = number(name, value, low, high, **ends)  # type: ignore[arg-type]
+    if np.ndim(found):
+        raise ValueError(f"{name} has shape {np.shape(found)}: pass one number")
+    return found
+
+
 def ordered(owner: str, low: Scalar, high: Scalar) -> None:
     """
     Check that two ends make an interval of finite, positive width, neither overflowing nor taken for 0.

@@ -28,7 +28,7 @@ def iid(rounds: int, seed: int = 0) -> np.ndarray:
     >>> iid(1000).mean().round(2)
     np.float64(0.28)
     """
-    return np.random.default_rng(seed).beta(2, 5, whole("rounds", rounds, 0))
+    return np.random.default_rng(whole("seed", seed, 0)).beta(2, 5, whole("rounds", rounds, 0))
 
 
 def alternating(rounds: int) -> np.ndarray:
@@ -79,4 +79,4 @@ def drifting(rounds: int, seed: int = 0) -> np.ndarray:
     """
     time = np.arange(whole("rounds", rounds, 0)) / max(rounds, 1)
     scale = 0.3 * (1 + 0.5 * np.sin(6 * np.pi * time)) * np.where(time < 2 / 3, 1, 2)
-    return np.clip(scale * np.random.default_rng(seed).beta(2, 2, rounds), 0, 1)
+    return np.clip(scale * np.random.default_rng(whole("seed", seed, 0)).beta(2, 2, rounds), 0, 1)

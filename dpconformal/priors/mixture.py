@@ -1,7 +1,7 @@
 """A mixture of priors: several guesses at once, or a guess made safe by a little uniform."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,8 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if isinstance(self.components, Prior):
+            raise ValueError(f"Mixture.components = {self.components!r}: pass a list of priors")
+        if not isinstance(self.components, Iterable) or isinstance(self.components, np.ndarray):
             raise ValueError(f"Mixture.components = {self.components!r}: pass a list of priors")
         components = tuple(self.components)
         for i, component in enumerate(components):

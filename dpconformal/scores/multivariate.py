@@ -38,7 +38,7 @@ class Norm:
     sides: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.order, (int, float)) and self.order >= 1):
+        if not (isinstance(self.order, (int, float)) and self.order >= 1) or 1e300 < self.order < float("inf"):
             raise ValueError(f"Norm.order = {self.order!r}: must be a number from 1, or numpy.inf")
         object.__setattr__(self, "order", float(self.order))
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Scalar, number, whole
+from dpconformal.checks import Scalar, number, scalar, whole
 from dpconformal.learner import Learner, fresh_state, support_of
 from dpconformal.metrics import discounted_regret, regret
 from dpconformal.replay import replay
@@ -72,6 +72,9 @@ def hardest_sequence(
     """
     level = number("level", level, 0.0, 1.0)
     rounds, population = whole("rounds", rounds, 1), whole("population", population, 8)
+    if not isinstance(learner, Learner) or isinstance(learner, type):
+        raise ValueError(f"learner = {learner!r}: pass a learner such as dpconformal.Exact()")
+    level = scalar("level", level, 0.0, 1.0)
     low, high = (float(end) for end in support_of(learner))
     if not np.isfinite(high - low):
         raise ValueError(f"learner has support [{low:g}, {high:g}]: an adversary needs a bounded one")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Scalar, number
+from dpconformal.checks import Scalar, scalar
 from dpconformal.masking import round_counts
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
@@ -164,7 +164,7 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     """
     import xarray as xr
 
-    delta = float(number("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
+    delta = float(scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
     shape = np.shape(run.thresholds) if isinstance(run, Replay) else ()
     found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
     claimed = []

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, scalar
 from dpconformal.priors import Uniform
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import concentration
@@ -88,7 +88,7 @@ def excess_risk_bound(
         raise ValueError(f"prior has support [{low:g}, {high:g}]: the excess risk is bounded on a bounded one only")
     count, weight = t - 1, np.asarray(concentration(t, schedule))
     largest = np.maximum(excess_regularizer(low, level, prior), excess_regularizer(high, level, prior))
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # an endless number of scores leaves no doubt
         doubt = np.sqrt(np.log(2 / _probability("delta", delta)) / (2 * count))
         return ((high - low) * doubt + weight / count * largest)[()]
 
@@ -123,6 +123,8 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
     (0.8911, 0.9406)
     """
     level, count, weight = _levels(level), _numbers("count", count, 0), _numbers("concentration", concentration, 0)
+    complain_at("count", count, ~np.isfinite(count), "must be finite")
+    complain_at("concentration", weight, ~np.isfinite(weight), "must be finite")
     least, most = rank_bracket(level, count, weight)
     return (least / (count + 1))[()], (most / (count + 1))[()]
 
@@ -203,4 +205,4 @@ def _numbers(name: str, value: Numbers, least: int) -> Any:
 
 
 def _probability(name: str, value: Scalar) -> float:
-    return float(number(name, value, 0.0, 1.0, open_low=True, open_high=True))
+    return float(scalar(name, value, 0.0, 1.0, open_low=True, open_high=True))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from dpconformal.beliefs.weights import check_prior
 from dpconformal.priors import Beta, Histogram, Mixture, TruncatedNormal, Uniform
 from dpconformal.theory.quadrature import cdf_of, evaluated, integral, landmarks
 
@@ -29,6 +30,7 @@ def support(prior: Any) -> tuple[float, float]:
     tuple of float
         Ends.
     """
+    check_prior("theory", prior)
     low, high = prior.support
     return float(low), float(high)
 

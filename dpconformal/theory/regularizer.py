@@ -108,11 +108,12 @@ def strong_convexity(prior: Any = Uniform(), low: Numbers = None, high: Numbers 
     >>> float(strong_convexity(Beta(2, 2), 0.25, 0.5))
     1.125
     """
-    ends = prior.support
-    low, high = (
-        np.asarray(end if given is None else given, float) for given, end in zip((low, high), ends, strict=True)
-    )
     check_prior("strong_convexity", prior)
+    ends = dict(zip(("low", "high"), prior.support, strict=True))
+    low, high = (
+        np.asarray(as_numbers(name, ends[name] if given is None else given), float)
+        for name, given in (("low", low), ("high", high))
+    )
     complain_at("low", low, ~(low <= high), "must not exceed high")
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
         return np.zeros(np.broadcast_shapes(low.shape, high.shape))[()]  # a density must vanish far out

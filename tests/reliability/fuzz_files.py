@@ -68,6 +68,8 @@ def fuzz_csv(rng):
     place = names.index(source.column.removeprefix("column ")[1:-1])
     lines = io.StringIO(data.decode("utf-8-sig", "replace"), newline="")
     rows = [row for row in csv.reader(lines, delimiter=text.separator) if row]
+    while len(rows[0]) == 1 and not rows[0][0].strip() and len(names) > 1:  # first lines of spaces
+        del rows[0]
     while len(rows[-1]) == 1 and not rows[-1][0].strip():  # a last line of spaces
         del rows[-1]
     scores = [float(row[place]) for row in rows[int(text.has_header) :]]

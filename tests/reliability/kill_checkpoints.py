@@ -52,7 +52,7 @@ def main(kills):
     """Kill, look, and go on."""
     rng = random.Random(1)
     acknowledged = written = files = between = 0
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "belief.dpc"
         # In a process of its own: one that has loaded an array has threads, and must not fork.
         reader = [sys.executable, __file__, "--load", folder]

@@ -32,7 +32,7 @@ def contents(folder):
 def main(kills, rounds):
     """Kill until there were enough, and compare whenever a run gets to its end."""
     rng = random.Random(2)
-    with tempfile.TemporaryDirectory(dir=".") as name:
+    with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         np.savetxt(
             folder / "scores.csv", np.random.default_rng(3).beta(2, 5, rounds), fmt="%.6f", header="score", comments=""
