@@ -9,7 +9,7 @@ import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.weights import schedule_of
-from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.arrays import arrays_of, checked_run
 from dpconformal.replay import Replay
 from dpconformal.theory.concentration import path_weights
 
@@ -68,7 +68,7 @@ def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
         If levels change by round, or the run is being traced.
     """
     if getattr(run, "mask", None) is not None:
-        yield from _masked_sequences(run)
+        yield from _masked_sequences(checked_run(run))
         return
     arrays = arrays_of(run)
     if arrays.xp is jnp:

@@ -108,7 +108,8 @@ def discounted_regret_bound(
     rounds, level, width = _arguments(rounds, level, width)
     beta = _discounts(discount)
     if weight is None:
-        odds = np.sqrt(1 - beta) / beta
+        with np.errstate(over="ignore"):  # a discount next to 0 leaves no bound
+            odds = np.sqrt(1 - beta) / beta
     else:
         weight = number("weight", weight, 0.0, 1.0, open_low=True, open_high=True)
         odds = weight / (1 - weight)

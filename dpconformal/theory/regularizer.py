@@ -123,5 +123,6 @@ def strong_convexity(prior: Any = Uniform(), low: Numbers = None, high: Numbers 
 def _numbers(r: Numbers, level: Numbers, prior: Any) -> tuple[Any, Any]:
     check_prior("regularizer", prior)
     r, level = np.asarray(as_numbers("r", r), float), np.asarray(as_numbers("level", level), float)
+    complain_at("r", r, ~np.isfinite(r), "a threshold must be finite")
     complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
     return r, level

@@ -34,7 +34,8 @@ def fuzz(target, rng, count):
         try:
             target(rng)
         except CLEAR as error:
-            assert str(error).strip(), "an error without a word"
+            if not str(error).strip():
+                raise
             refused += 1
         except TypeError as error:
             if SHAPES not in str(error):

@@ -1,4 +1,4 @@
-"""Files that are almost right, through every reader: refused by a clear error, or read as an independent reader does."""
+"""Files that are almost right, through every reader: refused by a clear error, or read as another reader does."""
 
 import csv
 import hashlib
