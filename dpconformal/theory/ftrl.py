@@ -53,6 +53,7 @@ def ftrl_objective(
     """
     scores, level, weight, weights = _inputs(scores, level, schedule, discount)
     r = np.asarray(as_numbers("r", r), float)
+    complain_at("r", r, ~np.isfinite(r), "a threshold must be finite")
     regularized = moments.cdf_integral(prior, r) + level * (moments.mean(prior) - r)
     return (weight * regularized + pinball(np, r[..., None], scores, level) @ weights)[()]
 

@@ -187,7 +187,7 @@ def corrected_level(level: Numbers, count: Numbers, concentration: Numbers) -> A
     (0.9133, True)
     """
     level, count, weight = _levels(level), _numbers("count", count, 0), _numbers("concentration", concentration, 0)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):  # without evidence every level asks for everything
         asked = (level * (count + 1) + weight) / (count + weight)
     return np.where(count + weight > 0, np.minimum(asked, 1), 1.0)[()]
 

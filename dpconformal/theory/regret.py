@@ -149,7 +149,7 @@ def discounted_lower_bound(rounds: Numbers, level: Numbers, discount: Numbers, w
     beta = _discounts(discount, open_high=False)
     second, fourth = (_geometric(beta**power, rounds) for power in (2, 4))
     variance = level * (1 - level)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         excess = variance * (1 - 6 * variance) * fourth  # of the fourth moment over three squared variances
         gain = (variance * second) ** 1.5 / np.sqrt(3 * (variance * second) ** 2 + excess)
     gain = np.where(np.isinf(second), np.inf, gain)

@@ -1,0 +1,20 @@
+"""A short, seeded run of the fuzzers; docs/reliability.md tells of the long one."""
+
+import random
+
+import pytest
+from reliability import fuzz_calls, fuzz_files
+from reliability.fuzz import fuzz
+
+TARGETS = fuzz_files.TARGETS | fuzz_calls.TARGETS
+FEW = {"replay": 25, "observe and merge": 25, "priors": 60, "checkpoint, sealed": 60}  # what compiles a lot
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_crashes_and_nothing_is_silently_wrong(name):
+    count = FEW.get(name, 400)
+    refused, _ = fuzz(TARGETS[name], random.Random(f"short {name}"), count)
+    if name == "jit":
+        assert refused == 0  # there is nobody to refuse anything
+    else:
+        assert 0 < refused < count  # inputs of both kinds
