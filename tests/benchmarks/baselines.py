@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from timing import timed
+from timing import finished, timed
 
 import dpconformal as dpc
 from dpconformal import streams
@@ -87,3 +87,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    finished()

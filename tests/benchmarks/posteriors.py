@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 from scipy import stats
-from timing import side_by_side
+from timing import finished, side_by_side
 
 import dpconformal as dpc
 from dpconformal import diagnostics, dirichlet
@@ -113,3 +113,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    finished()

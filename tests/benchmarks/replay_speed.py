@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rivals import RIVALS
-from timing import peak_megabytes, side_by_side, timed
+from timing import finished, peak_megabytes, side_by_side, timed
 
 import dpconformal as dpc
 
@@ -261,3 +261,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    finished()

@@ -1,12 +1,24 @@
-"""Time and memory, measured alike for everything."""
+"""
+Time and memory, measured alike for everything.
 
+What was measured is kept: with ``--resume`` an interrupted benchmark goes on after the last measurement.
+"""
+
+import functools
+import itertools
 import json
+import pathlib
+import shutil
 import subprocess
 import sys
 import time
 from typing import NamedTuple
 
 import jax
+import numpy as np
+
+import dpconformal as dpc
+from dpconformal.checkpoints.journal import Journal
 
 
 class Timing(NamedTuple):
@@ -16,8 +28,34 @@ class Timing(NamedTuple):
     running: float
 
 
+_FOLDER = pathlib.Path("results/benchmarks") / pathlib.Path(sys.argv[0]).stem
+_numbers = itertools.count(1)
+
+
+@functools.cache
+def _journal():
+    if "--resume" not in sys.argv:
+        finished()
+    options = sorted(word for word in sys.argv[1:] if word != "--resume")
+    return Journal(_FOLDER, {"options": options, "jax": jax.__version__, "dpconformal": dpc.__version__})
+
+
+def finished():
+    """Forget what was measured: the benchmark has come to its end."""
+    shutil.rmtree(_FOLDER, ignore_errors=True)
+
+
+def kept(name, measure):
+    """Measure, unless that was done before the benchmark was interrupted; measurements come in the same order."""
+    return _journal().once(f"{next(_numbers)} {name}", lambda: (np.asarray(measure()),))[0]
+
+
 def timed(function, repeats=3):
     """Run once to compile, then take the best."""
+    return Timing(*kept("time", lambda: _timed(function, repeats)).tolist())
+
+
+def _timed(function, repeats):
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -29,12 +67,17 @@ def timed(function, repeats=3):
 
 def side_by_side(functions, repeats=3):
     """Take turns, so that what else the machine does falls on all of them."""
-    first = {name: timed(function, 0).running for name, function in functions.items()}
+    found = kept(f"times of {', '.join(functions)}", lambda: _side_by_side(functions, repeats))
+    return {name: Timing(*row) for name, row in zip(functions, found.tolist(), strict=True)}
+
+
+def _side_by_side(functions, repeats):
+    first = {name: _timed(function, 0).running for name, function in functions.items()}
     best = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats):
         for name, function in functions.items():
-            best[name] = min(best[name], timed(function, 0).running)
-    return {name: Timing(max(first[name] - best[name], 0.0), best[name]) for name in functions}
+            best[name] = min(best[name], _timed(function, 0).running)
+    return [(max(first[name] - best[name], 0.0), best[name]) for name in functions]
 
 
 PEAK = """
@@ -66,5 +109,9 @@ print(json.dumps(max(seen) - before))
 def peak_megabytes(learner, rounds, levels, keep="all"):
     """Memory that a replay adds at its peak to a process that holds the scores: input, output and work."""
     job = json.dumps({"learner": learner, "rounds": rounds, "levels": levels, "keep": keep})
-    done = subprocess.run([sys.executable, "-c", PEAK, job], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+
+    def measure():
+        done = subprocess.run([sys.executable, "-c", PEAK, job], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    return float(kept("memory", measure))
