@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help demo test coverage test-core test-thorough bench lint docs pictures notebooks clean
+.PHONY: help demo test coverage test-core test-thorough bench reliability lint docs pictures notebooks clean
 
 help:
 	@echo "make demo           confidence sets for the S&P 500, all methods side by side"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-core      the numerical core only, quickly"
 	@echo "make test-thorough  the whole suite with over 10,000 random examples"
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
+	@echo "make reliability    kills, fuzzers and a billion scores (two hours)"
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation site, in docs/_build/html"
 	@echo "make pictures       draw the pictures of README and docs anew (five minutes)"
@@ -76,6 +77,13 @@ pictures: $(VENV)/.ready
 	$(BIN)/python docs/bayesian_pictures.py
 	$(BIN)/python docs/theory_pictures.py
 	$(BIN)/python docs/screens.py
+
+# Two hours. What it printed is in docs/reliability.md.
+reliability: $(VENV)/.ready
+	$(BIN)/python tests/reliability/kill_checkpoints.py
+	$(BIN)/python tests/reliability/kill_replay.py
+	$(BIN)/python tests/reliability/billion.py
+	cd tests && PYTHONPATH=. ../$(BIN)/python -m reliability.fuzz --count 1000000 --seconds 900
 
 notebooks: $(VENV)/.ready
 	$(BIN)/python notebooks/execute.py

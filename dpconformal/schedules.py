@@ -81,7 +81,7 @@ class Dirichlet:
         t = _rounds(t)
         a = jnp.asarray(self.concentration, t.dtype)
         a = jnp.where(a > 0, a, jnp.nan)  # only a traced value gets here unchecked
-        return a / (a + t - 1)
+        return a / (a + (t - 1))  # in this order it is 1 in round 1, to the last bit
 
 
 @register()

@@ -42,8 +42,10 @@ class Beta:
     high: Scalar = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "a", number("Beta.a", self.a, 0.0, open_low=True))
-        object.__setattr__(self, "b", number("Beta.b", self.b, 0.0, open_low=True))
+        hint = "so narrow a prior is told better by TruncatedNormal"
+        for name in ("a", "b"):  # beyond that the incomplete beta function loses its digits, and then all of them
+            value = number(f"Beta.{name}", getattr(self, name), 0.0, 1e5, open_low=True, hint=hint)
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "low", number("Beta.low", self.low))
         object.__setattr__(self, "high", number("Beta.high", self.high))
         ordered("Beta", self.low, self.high)
