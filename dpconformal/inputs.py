@@ -61,6 +61,8 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
     exact = array.dtype if array.dtype.kind == "f" else float
     with np.errstate(over="ignore"):  # an end that overflows is not in the way of any score
         low, high = (-np.inf, np.inf) if is_traced(support) else (np.asarray(end, exact) for end in support)
+    if np.ndim(low) or np.ndim(high):
+        raise ValueError("the learner's support is an array: to sweep a hyperparameter, use jax.vmap over the learner")
     if array.size and np.isfinite([cast.min(), cast.max()]).all() and low <= array.min() and array.max() <= high:
         return _without_subnormals(cast)  # all is well, and no mask as long as the scores was needed to see it
     if array.dtype.kind == "f":

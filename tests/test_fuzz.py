@@ -3,8 +3,9 @@
 import random
 
 import pytest
+from jaxtyping import TypeCheckError
 from reliability import fuzz_calls, fuzz_files
-from reliability.fuzz import fuzz
+from reliability.fuzz import CLEAR, fuzz
 
 TARGETS = fuzz_files.TARGETS | fuzz_calls.TARGETS
 FEW = {"replay": 25, "observe and merge": 25, "priors": 60, "checkpoint, sealed": 60}  # what compiles a lot
@@ -13,7 +14,8 @@ FEW = {"replay": 25, "observe and merge": 25, "priors": 60, "checkpoint, sealed"
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_crashes_and_nothing_is_silently_wrong(name):
     count = FEW.get(name, 400)
-    refused, _ = fuzz(TARGETS[name], random.Random(f"short {name}"), count)
+    # Here annotations are checked, too, and found wrong before the package can say so in its own words.
+    refused, _ = fuzz(TARGETS[name], random.Random(f"short {name}"), count, (*CLEAR, TypeCheckError))
     if name == "jit":
         assert refused == 0  # there is nobody to refuse anything
     else:

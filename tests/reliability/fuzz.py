@@ -26,14 +26,14 @@ class Hang(BaseException):
     """Something took longer than it may."""
 
 
-def fuzz(target, rng, count):
+def fuzz(target, rng, count, clear=CLEAR):
     """Try a target so often; return how many inputs were refused, and the longest time for one."""
     refused, longest = 0, 0.0
     for _ in range(count):
-        start = time.perf_counter()
+        start = time.process_time()  # of this process: what else the machine does is nobody's fault
         try:
             target(rng)
-        except CLEAR as error:
+        except clear as error:
             if not str(error).strip():
                 raise
             refused += 1
@@ -41,7 +41,7 @@ def fuzz(target, rng, count):
             if SHAPES not in str(error):
                 raise
             refused += 1
-        longest = max(longest, time.perf_counter() - start)
+        longest = max(longest, time.process_time() - start)
     return refused, longest
 
 

@@ -55,10 +55,10 @@ def fuzz_csv(rng):
     column, batch = rng.choice(CSV[seed])
     data = mutate(rng, [seed])
     text = Text("fuzz", lambda: io.BytesIO(data))
-    whole = gather("fuzz", tables.text_source(text, column, batch))
+    whole = gather("fuzz", iter(tables.text_source(text, column, batch)))
     before, tables.BYTES = tables.BYTES, rng.choice((1, 5, 16, 64))
     try:
-        cut = gather("fuzz", tables.text_source(text, column, batch))
+        cut = gather("fuzz", iter(tables.text_source(text, column, batch)))
     finally:
         tables.BYTES = before
     assert whole.names == cut.names, data
@@ -94,7 +94,7 @@ _npy_file = Scratch(".npy")
 def fuzz_npy(rng):
     """NumPy files, as NumPy itself loads them."""
     data = mutate(rng, NPY)
-    found = gather("fuzz", open_scores(_npy_file.holding(data)))
+    found = gather("fuzz", iter(open_scores(_npy_file.holding(data))))
     want = np.load(io.BytesIO(data), allow_pickle=False)
     np.testing.assert_array_equal(np.stack(found.scores), np.atleast_2d(want).astype(float))
 
@@ -114,7 +114,7 @@ def fuzz_parquet(rng):
     data = mutate(rng, PARQUET)
     column, batch = rng.choice([("score", None), ("score", "store"), ("count", None)])
     path = _parquet_file.holding(data)
-    found = gather("fuzz", open_scores(path, column, batch))
+    found = gather("fuzz", iter(open_scores(path, column, batch)))
     # Through a reader that has no idea of columns that Arrow might find in the path.
     table = pq.ParquetFile(path).read(columns=[column] + ([batch] if batch else []))
     values = table[column].to_numpy().astype(float)
