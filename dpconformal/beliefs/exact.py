@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.exact_replay import METHOD
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, SortedScores, check_sorted, empty, grow, merge, take_in
-from dpconformal.beliefs.weights import check_belief, check_rounds, closes_over_traced, weights_of
+from dpconformal.beliefs.weights import check_belief, check_rounds, check_unspoilt, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, whole
 from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.offline.driver import Method
@@ -84,7 +84,9 @@ class Exact:
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, also in a batch of states, and check the schedule on them."""
         check_sorted(self, state, batched=True)
-        check_rounds(self, state.seen, rounds, state.values.dtype)
+        check_unspoilt(state.seen)
+        if rounds:  # without any, nothing need be compiled
+            check_rounds(self, state.seen, rounds, state.values.dtype)
         return grow(state, rounds)
 
     def observe(self, state: SortedScores, score: Numbers) -> SortedScores:

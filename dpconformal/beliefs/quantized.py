@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
 from dpconformal.beliefs.quantized_replay import METHOD
-from dpconformal.beliefs.weights import check_belief, check_rounds, closes_over_traced, weights_of
+from dpconformal.beliefs.weights import check_belief, check_rounds, check_unspoilt, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, is_traced, whole
 from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
@@ -88,7 +88,9 @@ class Quantized:
     def prepare(self, state: BinnedScores, rounds: int) -> BinnedScores:
         """Check the schedule on the rounds to come, and that they can be counted."""
         self._check(state, batched=True)
-        check_rounds(self, state.seen, rounds, self._dtype(state))
+        check_unspoilt(state.seen)
+        if rounds:  # without any, nothing need be compiled
+            check_rounds(self, state.seen, rounds, self._dtype(state))
         return room_to_count(state, rounds)
 
     def observe(self, state: BinnedScores, score: Numbers) -> BinnedScores:

@@ -217,7 +217,7 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
         With the round and its weight, or what collapses in this precision.
     """
     check_unspoilt(seen)
-    if is_traced(learner) or not rounds:
+    if is_traced(learner):
         return
     counts = np.zeros(1, int) if is_traced(seen) else np.atleast_1d(seen)
     for first, last in rounds_after(counts, rounds):

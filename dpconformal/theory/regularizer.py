@@ -40,7 +40,9 @@ def regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
     """
     r, level = _numbers(r, level, prior)
     # E(r - X)⁺ - α E(r - X), as the loss is (r - s)⁺ - α (r - s).
-    return (moments.cdf_integral(prior, r) + level * (moments.mean(prior) - r))[()]
+    with np.errstate(invalid="ignore"):  # ∞ - ∞
+        value = moments.cdf_integral(prior, r) + level * (moments.mean(prior) - r)
+    return np.where(np.isposinf(r), np.where(level < 1, np.inf, 0.0), value)[()]
 
 
 def excess_regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
@@ -123,6 +125,5 @@ def strong_convexity(prior: Any = Uniform(), low: Numbers = None, high: Numbers 
 def _numbers(r: Numbers, level: Numbers, prior: Any) -> tuple[Any, Any]:
     check_prior("regularizer", prior)
     r, level = np.asarray(as_numbers("r", r), float), np.asarray(as_numbers("level", level), float)
-    complain_at("r", r, ~np.isfinite(r), "a threshold must be finite")
     complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
     return r, level
