@@ -14,7 +14,7 @@ help:
 	@echo "make test-core      the numerical core only, quickly"
 	@echo "make test-thorough  the whole suite with over 10,000 random examples"
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
-	@echo "make reliability    kills, fuzzers and a billion scores (two hours)"
+	@echo "make reliability    kills, fuzzers and a billion scores (hours)"
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation site, in docs/_build/html"
 	@echo "make pictures       draw the pictures of README and docs anew (five minutes)"
@@ -78,7 +78,7 @@ pictures: $(VENV)/.ready
 	$(BIN)/python docs/theory_pictures.py
 	$(BIN)/python docs/screens.py
 
-# Two hours. What it printed is in docs/reliability.md.
+# Hours. What it printed is in docs/reliability.md.
 reliability: $(VENV)/.ready
 	$(BIN)/python tests/reliability/kill_checkpoints.py
 	$(BIN)/python tests/reliability/kill_replay.py
