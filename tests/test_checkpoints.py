@@ -313,7 +313,7 @@ HOSTILE = {
     "deep": ({"learner": exact(prior=deep(200))}, "cannot be loaded"),
     "vast capacity": (
         {"learner": exact(capacity=2**50), "state": {}},
-        "a learner that keeps every score holds at most",
+        "that keeps every score holds at most",
     ),
     "no state": ({"learner": exact(), "state": {".seen": 0}}, "its state is no list of arrays"),
     "odd state": ({"learner": exact(), "state": {}}, "and that of Exact .seen, .values, .arrivals"),
