@@ -192,7 +192,7 @@ def test_frequentists_on_extreme_supports(name, support):
         for t in range(len(scores))
     ]
     for thresholds in ways(learner, scores, levels):
-        np.testing.assert_array_equal(thresholds, expected)
+        np.testing.assert_allclose(thresholds, expected, rtol=4e-16, atol=0)  # optimised programs differ in a bit
 
 
 GRID = [0.1, 0.9]
