@@ -106,12 +106,19 @@ class Replay(NamedTuple):
         state, start = (
             None if tree is None else jax.tree.map(lambda leaf: leaf[index], tree) for tree in (self.state, self.start)
         )
+        levels, learner = self.levels, self.learner
+        if np.ndim(levels) > 1:  # by round, or out of vmap: then every hyperparameter has the batch's axes too
+            levels, mapped = levels[index], levels.ndim < self.thresholds.ndim
+            learner = jax.tree.map(
+                lambda leaf: np.asarray(leaf)[index] if mapped and np.shape(leaf)[: len(batch)] == batch else leaf,
+                learner,
+            )
         return Replay(
             self.thresholds[index],
             state,
             self.scores[index],
-            self.levels[index] if self.levels.ndim > 1 else self.levels,
-            self.learner,
+            levels,
+            learner,
             start,
             None if self.mask is None else self.mask[index],
         )

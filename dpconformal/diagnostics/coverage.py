@@ -59,7 +59,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
 
     tail = (1 - _probability("prob", prob)) / 2
     delta = _probability("delta", delta)
-    run = checked_run(run)
+    run = checked_run(run).observed()
     lines = [coverage_line(sequence, path_of(sequence), delta) for _, sequence in sequences(run)]
     hits = covered(run)
     rounds, found = hits.shape[-2], hits.sum(axis=-2)
@@ -164,7 +164,7 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
 
     prob = _probability("prob", prob)
     rounds, whole_run = arrays_of(run).thresholds.shape[-2], run
-    run = checked_run(run)
+    run = checked_run(run).observed()
     if np.ndim(run.levels) != 1:
         raise ValueError(f"run.levels has shape {np.shape(run.levels)}: a band needs the same levels for all rounds")
     window = whole("window", window, 1)

@@ -112,7 +112,7 @@ def _run_groups(run: Any) -> dict[str, Any]:
 
     parts = arrays_of(run)
     time = {"time": observed_rounds(run)}
-    run = checked_run(run)
+    run = checked_run(run).observed()
     thresholds, scores, levels = (np.asarray(a) for a in (run.thresholds, run.scores, run.levels))
     axes = scores.ndim - 1
     batch = ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]

@@ -33,7 +33,7 @@ class Arrays(NamedTuple):
 
 def checked_run(run: Any) -> Replay:
     """
-    Check that this is a run, and leave the rounds out whose score is missing.
+    Check that this is a run.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ def checked_run(run: Any) -> Replay:
     Returns
     -------
     Replay
-        Without a mask.
+        The same.
 
     Raises
     ------
     ValueError
-        If this is not a run, or the sequences of a batch have unequal numbers of scores.
+        If this is not a run, or its mask has another shape than its scores.
     """
     if isinstance(run, Summary):
         raise ValueError(
@@ -58,7 +58,7 @@ def checked_run(run: Any) -> Replay:
         raise ValueError(f"run is a {type(run).__name__}: pass what replay returned, or Replay(thresholds, ...)")
     if run.mask is not None and np.shape(run.mask) != np.shape(run.scores):
         raise ValueError(f"run.mask has shape {np.shape(run.mask)} and run.scores {np.shape(run.scores)}: not the same")
-    return run.observed()
+    return run
 
 
 def by_sequence(metric: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,7 +133,7 @@ def arrays_of(run: Any) -> Arrays:
     ValueError
         If this is not a run, or its shapes do not fit each other.
     """
-    run = checked_run(run)
+    run = checked_run(run).observed()
     traced = is_traced(run.thresholds, run.scores, run.levels)
     xp = jnp if traced else np
     dtype = run.thresholds.dtype if traced else np.float64

@@ -77,7 +77,7 @@ def regret(run: Replay, *, running: bool = False) -> Any:
     24.75
     """
     if running:
-        run = checked_run(run)
+        run = checked_run(run).observed()
         arrays = arrays_of(run)
         xp, incurred = arrays.xp, pinball(*arrays)
         if xp is jnp:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.weights import schedule_of
+from dpconformal.checks import is_traced
 from dpconformal.metrics.arrays import arrays_of, checked_run
 from dpconformal.replay import Replay
 from dpconformal.theory.concentration import path_weights
@@ -67,38 +68,18 @@ def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
     ValueError
         If levels change by round, or the run is being traced.
     """
-    if getattr(run, "mask", None) is not None:
-        yield from _masked_sequences(checked_run(run))
-        return
-    arrays = arrays_of(run)
-    if arrays.xp is jnp:
+    arrays = arrays_of(checked_run(run)._replace(mask=None))
+    if arrays.xp is jnp or is_traced(run.mask):
         raise ValueError("run is being traced: the theorems are checked outside jit")
     if np.ndim(run.levels) == arrays.thresholds.ndim and np.ndim(run.levels) > 1:
         raise ValueError(
             f"run.levels has shape {np.shape(run.levels)}: they change by round, and the bounds are for a fixed level"
         )
-    batch = arrays.thresholds.shape[:-2]
-    levels: Any = np.broadcast_to(np.asarray(run.levels), (*batch, arrays.thresholds.shape[-1]))
-    thresholds: Any = np.asarray(run.thresholds)
-    scores: Any = np.asarray(run.scores)
     start = None if run.start is None else jax.tree.map(np.asarray, run.start)
-    mapped = batch if np.ndim(run.levels) > 1 else ()  # out of vmap: every hyperparameter has the batch's axes
-    for index in np.ndindex(batch):
-        begin = None if start is None else jax.tree.map(lambda leaf, index=index: leaf[index], start)
-        learner = jax.tree.map(
-            lambda leaf, index=index: (
-                np.asarray(leaf)[index] if mapped and np.shape(leaf)[: len(batch)] == batch else leaf
-            ),
-            run.learner,
-        )
-        yield index, Replay(thresholds[index], None, scores[index], levels[index], learner, begin)
-
-
-def _masked_sequences(run: Replay) -> Iterator[tuple[tuple[int, ...], Replay]]:
-    """Take a batch apart, and leave out the rounds whose score is missing: another number in each sequence."""
-    for index in np.ndindex(np.shape(run.thresholds)[:-2]):
-        for _, sequence in sequences(run.sequence(*index).observed()):
-            yield index, sequence
+    thresholds, scores, levels = (np.asarray(a) for a in (run.thresholds, run.scores, run.levels))
+    host = run._replace(thresholds=thresholds, state=None, scores=scores, levels=levels, start=start)
+    for index in np.ndindex(arrays.thresholds.shape[:-2]):
+        yield index, host.sequence(*index).observed()  # masks leave another number of rounds in each
 
 
 def path_of(run: Replay) -> Path | None:
