@@ -53,15 +53,15 @@ def contents(folder):
 
 def interrupted_after(monkeypatch, count, error=KeyboardInterrupt):
     """Let something happen after some passes."""
-    real, left = passes.replay_pass, [count]
+    real, left = dpc.replay, [count]
 
-    def replay_pass(*given):
+    def replay(*given, **named):
         if not left[0]:
             raise error
         left[0] -= 1
-        return real(*given)
+        return real(*given, **named)
 
-    monkeypatch.setattr(series, "replay_pass", replay_pass)
+    monkeypatch.setattr(dpc, "replay", replay)
 
 
 LEARNERS = ["exact", "quantized:discount=0.9", "discounted-erm", "aci", "mvp"]
@@ -80,11 +80,11 @@ def test_replay_goes_on_to_the_same_bytes(run, monkeypatch, tmp_path, learner):
         assert again in err.replace("\n", " ")
         assert err.rstrip().endswith("--resume")
         assert [path.name for path in (tmp_path / "cut").iterdir()] == [".unfinished"]
-    done = []
-    real = passes.replay_pass
-    monkeypatch.setattr(series, "replay_pass", lambda *given: done.append(given) or real(*given))
+    done, real = [], dpc.replay
+    monkeypatch.setattr(dpc, "replay", lambda *given, **named: done.append(given) or real(*given, **named))
     assert run(*words, "--out", "cut", "--resume")[0] == 0
-    assert len(done) == len(passes.plan(*done[0][:2], 4)) - 1
+    recorded = Recorded("", [""], [SCORES])
+    assert len(done) == len(passes.plan(done[0][0], recorded, 4)) - 1 > 0
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
@@ -383,10 +383,10 @@ def test_passes_cover_every_round_once():
     rng = np.random.default_rng(0)
     for count, longest in ((1, 300), (5, 40), (3, 1000)):
         lengths = [longest, *rng.integers(1, longest, count - 1)]
-        recorded = Recorded("", [str(k) for k in range(count)], [np.zeros(n) for n in lengths])
-        for learner in (dpc.Exact(), dpc.Quantized(8)):
+        recorded = Recorded("", [str(k) for k in range(count)], [rng.random(n) for n in lengths])
+        for learner in (dpc.ERM(), dpc.Quantized(8)):
             rows = np.zeros(recorded.total, int)
-            for now in passes.plan(learner, recorded, 3):
-                for _, row, n in passes.rows_of(recorded, now):
-                    rows[row : row + n] += 1
+            for found, _ in passes.replayed(learner, recorded, [0.5], passes.plan(learner, recorded, 1)):
+                for row, some in found:
+                    rows[row : row + len(some)] += 1
             assert (rows == 1).all()

@@ -12,11 +12,11 @@ from dpconformal.canvas import pyplot
 from dpconformal.checkpoints.progress import note, recall
 from dpconformal.cli import options
 from dpconformal.cli.methods import make_learners
-from dpconformal.cli.passes import plan, replay_pass
+from dpconformal.cli.passes import plan, replayed
 from dpconformal.cli.pictures import draw_comparison
 from dpconformal.cli.series import replay_to_disk
 from dpconformal.cli.tallies import tally
-from dpconformal.cli.unfinished import identity, unfinished
+from dpconformal.cli.unfinished import identity, numbers_of, unfinished
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, staged
 from dpconformal.tables import exactly, number, table
@@ -67,6 +67,7 @@ def compare(
         "--batch": batch,
         "--levels": asked,
         "--learners": {name: repr(learner) for name, learner in made.items()},
+        "hyperparameters": numbers_of(made),
     }
     with unfinished(out, job, resume) as work:
         recorded = options.read_to_disk(scores, column, batch, made, ends, work)
@@ -94,18 +95,15 @@ def compare(
 
 def _timed(learner: Any, recorded: Recorded, levels: list[float], folder: Path) -> tuple[np.ndarray, float]:
     """Run, and once more for the time without compiling, unless that takes long."""
-    start = time.perf_counter()
-    thresholds = replay_to_disk(learner, recorded, levels, folder, show=False)
-    seconds = time.perf_counter() - start
+    thresholds, seconds = replay_to_disk(learner, recorded, levels, folder, show=False)
     known = recall(folder / "time.dpc", "time")
     if known is not None:
         return thresholds, float(known[0]["seconds"])
-    passes = plan(learner, recorded, len(levels))
     if seconds <= _LONG:
-        start, state = time.perf_counter(), None
-        for now in passes:
-            _, state = replay_pass(learner, recorded, levels, now, state if now.rounds.start else None)
-        seconds = time.perf_counter() - start
+        start = time.perf_counter()
+        for _ in replayed(learner, recorded, levels, plan(learner, recorded, len(levels))):
+            pass
+        seconds = min(seconds, time.perf_counter() - start)
     note(folder / "time.dpc", "time", {"seconds": seconds}, {})
     return thresholds, seconds
 

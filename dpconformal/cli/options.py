@@ -196,9 +196,8 @@ def read(source: str, column: str | None, batch: str | None, learners: dict[str,
         The scores.
     """
     allowed = ranges(learners, ends)
-    for file in track([source], "reading"):
-        return read_scores(file, column, batch, check=_within(allowed))
-    raise AssertionError
+    (recorded,) = (read_scores(file, column, batch, check=_within(allowed)) for file in track([source], "reading"))
+    return recorded
 
 
 def read_to_disk(
@@ -222,10 +221,13 @@ def read_to_disk(
         The scores, mapped from the folder.
     """
     allowed = ranges(learners, ends)
-    for file in track([source], "reading"):
+
+    def kept(file: str) -> Recorded:
         opened = _copied(file, column, batch, folder) if is_stream(file) else open_scores(file, column, batch)
         return spool(opened, folder, _within(allowed))
-    raise AssertionError
+
+    (recorded,) = (kept(file) for file in track([source], "reading"))
+    return recorded
 
 
 def _within(allowed: dict[str, tuple[float, float]]) -> Any:

@@ -1,6 +1,6 @@
 """The rounds of many series as passes of bounded size: what is replayed at a time, and from where one can go on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +13,7 @@ from dpconformal.starting import spread
 
 NUMBERS = 2**24  # thresholds of a pass over many series
 ROUNDS = 2**17  # of a pass over a long series
-PARTS = (
-    8  # into which a series is cut at most where a state holds every score, for each pass costs as much as all scores
-)
+PARTS = 8  # of a series, at most, where a state holds every score: each pass goes over all of them
 
 
 class Pass(NamedTuple):
@@ -63,9 +61,11 @@ def plan(learner: Any, recorded: Recorded, levels: int) -> list[Pass]:
     ]
 
 
-def replay_pass(learner: Any, recorded: Recorded, levels: Any, now: Pass, state: State) -> tuple[np.ndarray, State]:
+def replayed(
+    learner: Any, recorded: Recorded, levels: Any, passes: Iterable[Pass], state: State = None
+) -> Iterator[tuple[list[tuple[int, np.ndarray]], State]]:
     """
-    Replay the rounds of a pass.
+    Replay passes, one after the other.
 
     Parameters
     ----------
@@ -75,60 +75,42 @@ def replay_pass(learner: Any, recorded: Recorded, levels: Any, now: Pass, state:
         The scores.
     levels : sequence of float
         Levels.
-    now : Pass
-        The pass.
-    state : State
-        After the pass before it; None at the beginning of a series.
+    passes : iterable of Pass
+        Some that follow each other in a :func:`plan`.
+    state : State, optional
+        After the pass before the first; None at the beginning of a series.
 
-    Returns
-    -------
+    Yields
+    ------
     tuple
-        Thresholds (series, rounds, levels), and the state after them.
+        Where thresholds belong among those of all series, one after the other: the first row, and (rounds, levels) of
+        them, for each series that has rounds in the pass; and the state after it.
 
     Notes
     -----
     A threshold depends on the past alone. So a short series is filled up with its own last score, runs in a batch with
     longer ones, and what comes after its end is cut off: one compiled program for all lengths.
     """
-    longest, size = recorded.rounds, now.series.stop - now.series.start
-    part = recorded.scores[now.series]
-    filled = np.stack([_rounds(series, now.rounds) for series in part])
-    # The last pass is as large as the others, so that one program serves them all.
-    filled = np.pad(filled, ((0, size - len(part)), (0, 0)), mode="edge")
-    if size == 1:
-        filled = filled[0]
-    if state is None and now.rounds.stop < longest:  # room for all rounds, so that every pass has one shape
-        state = fresh_state(learner, longest, filled.dtype)
-        state = state if size == 1 else spread(state, (size,))
-    run: Any = dpc.replay(learner, filled, levels, state=state)
-    thresholds = np.asarray(run.thresholds)
-    return (thresholds[None] if size == 1 else thresholds), run.state
+    longest, ends = recorded.rounds, np.cumsum([len(series) for series in recorded.scores])
+    for now in passes:
+        size, part = now.series.stop - now.series.start, recorded.scores[now.series]
+        filled = np.stack([_rounds(series, now.rounds) for series in part])
+        # The last pass is as large as the others, so that one program serves them all.
+        filled = np.pad(filled, ((0, size - len(part)), (0, 0)), mode="edge")
+        state = state if now.rounds.start else None
+        if state is None and now.rounds.stop < longest:  # room for all rounds, so that every pass has one shape
+            state = spread(fresh_state(learner, longest, filled.dtype), (size,))
+        run: Any = dpc.replay(learner, filled, levels, state=state)
+        thresholds, state, found = np.asarray(run.thresholds), run.state, []
+        for k, series in enumerate(part):
+            count = min(len(series), now.rounds.stop) - now.rounds.start
+            if count > 0:
+                row = int(ends[now.series.start + k]) - len(series) + now.rounds.start
+                found.append((row, thresholds[k, :count]))
+        yield found, state
 
 
 def _rounds(series: np.ndarray, rounds: slice) -> np.ndarray:
     own = np.asarray(series[rounds])
     missing = rounds.stop - rounds.start - own.size
     return np.concatenate([own, np.full(missing, series[-1])]) if missing else own
-
-
-def rows_of(recorded: Recorded, now: Pass) -> Iterator[tuple[int, int, int]]:
-    """
-    Tell where the thresholds of a pass belong among those of all series, one after the other.
-
-    Parameters
-    ----------
-    recorded : Recorded
-        The scores.
-    now : Pass
-        The pass.
-
-    Yields
-    ------
-    tuple of int
-        For each series that has rounds in it: its number in the pass, the first row, and how many rows.
-    """
-    ends = np.cumsum([len(series) for series in recorded.scores])
-    for k, series in enumerate(recorded.scores[now.series]):
-        count = min(len(series), now.rounds.stop) - now.rounds.start
-        if count > 0:
-            yield k, int(ends[now.series.start + k]) - len(series) + now.rounds.start, count

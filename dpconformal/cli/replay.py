@@ -14,7 +14,7 @@ from dpconformal.cli.methods import make_learners
 from dpconformal.cli.series import replay_to_disk, runs_of
 from dpconformal.cli.tallies import tally
 from dpconformal.cli.thresholds import FORMATS, check_form, write_thresholds
-from dpconformal.cli.unfinished import identity, unfinished
+from dpconformal.cli.unfinished import identity, numbers_of, unfinished
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, staged
 from dpconformal.tables import exactly, number, table
@@ -70,11 +70,12 @@ def replay(
         "--batch": batch,
         "--levels": asked,
         "--learner": repr(made),
+        "hyperparameters": numbers_of(made),
     }
     with unfinished(out, job, resume) as work:
         recorded = options.read_to_disk(scores, column, batch, {learner: made}, ends, work)
         check_form(form, recorded, len(asked))
-        thresholds = replay_to_disk(made, recorded, asked, work / "run")
+        thresholds, _ = replay_to_disk(made, recorded, asked, work / "run")
         with staged(out, work) as folder:
             summary = _summary(recorded, thresholds, asked)
             console.print(_shown(recorded, learner, summary))

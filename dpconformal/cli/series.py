@@ -1,5 +1,6 @@
 """Replay many series of unequal length, in memory or on a disk with the possibility to go on."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import dpconformal as dpc
 from dpconformal.checkpoints.progress import note, recall
 from dpconformal.checkpoints.states import leaves_of, state_from
-from dpconformal.cli.passes import plan, replay_pass, rows_of
+from dpconformal.cli.passes import plan, replayed
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded
 
@@ -37,16 +38,17 @@ def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = Tr
     dict
         A run for each series.
     """
-    thresholds, state = np.empty((recorded.total, len(levels))), None
-    for now in track(plan(learner, recorded, len(levels)), "replaying", show=show):
-        state = state if now.rounds.start else None
-        found, state = replay_pass(learner, recorded, levels, now, state)
-        for k, row, count in rows_of(recorded, now):
-            thresholds[row : row + count] = found[k, :count]
+    thresholds = np.empty((recorded.total, len(levels)))
+    passes = track(plan(learner, recorded, len(levels)), "replaying", show=show)
+    for found, _ in replayed(learner, recorded, levels, passes):
+        for row, some in found:
+            thresholds[row : row + len(some)] = some
     return runs_of(learner, recorded, levels, thresholds)
 
 
-def replay_to_disk(learner: Any, recorded: Recorded, levels: Any, folder: Path, show: bool = True) -> np.ndarray:
+def replay_to_disk(
+    learner: Any, recorded: Recorded, levels: Any, folder: Path, show: bool = True
+) -> tuple[np.ndarray, float]:
     """
     Replay each series by itself; thresholds go to a file, and checkpoints beside it.
 
@@ -65,8 +67,9 @@ def replay_to_disk(learner: Any, recorded: Recorded, levels: Any, folder: Path, 
 
     Returns
     -------
-    ndarray, shape (rounds of all series, levels)
-        Thresholds of one series after the other, mapped from the file.
+    tuple
+        Thresholds of one series after the other, (rounds of all series, levels), mapped from the file; and the seconds
+        that the passes took, those before an interruption included.
 
     Raises
     ------
@@ -76,24 +79,30 @@ def replay_to_disk(learner: Any, recorded: Recorded, levels: Any, folder: Path, 
     folder.mkdir(exist_ok=True)
     width, file, journal = 8 * len(levels), folder / "thresholds.f8", folder / "progress.dpc"
     passes = plan(learner, recorded, len(levels))
-    found = recall(journal, "replay") if file.exists() else None
-    done = found[0]["passes"] if found else 0
-    state = state_from(learner, found[1]) if found and found[1] else None
+    kept = recall(journal, "replay") if file.exists() else None
+    done, seconds = (kept[0]["passes"], kept[0]["seconds"]) if kept else (0, 0.0)
+    begin = state_from(learner, kept[1]) if kept and kept[1] else None
     saved, cost = time.monotonic(), 0.0
-    with file.open("r+b" if found else "w+b") as out:
-        for k, now in enumerate(track(passes[done:], "replaying", show=show), done + 1):
-            thresholds, state = replay_pass(learner, recorded, levels, now, state if now.rounds.start else None)
-            for j, row, count in rows_of(recorded, now):
+    with file.open("r+b" if kept else "w+b") as out:
+        left = track(passes[done:], "replaying", show=show)
+        start = time.monotonic()
+        for k, (found, state) in enumerate(replayed(learner, recorded, levels, left, begin), done + 1):
+            seconds += time.monotonic() - start
+            for row, some in found:
                 out.seek(row * width)
-                out.write(np.ascontiguousarray(thresholds[j, :count], "<f8").data)
+                out.write(np.ascontiguousarray(some, "<f8").data)
             if k == len(passes) or time.monotonic() - saved > max(_EVERY, 10 * cost):
                 start = time.monotonic()
-                out.flush()  # to the system: what a killed process has written there is not lost
+                # On the disk before it is noted: without power the one might be lost and the other not.
+                out.flush()
+                os.fsync(out.fileno())
                 carried = k < len(passes) and passes[k].rounds.start
-                note(journal, "replay", {"passes": k}, leaves_of(learner, state) if carried else {})
+                about = {"passes": k, "seconds": seconds}
+                note(journal, "replay", about, leaves_of(learner, state) if carried else {})
                 saved = time.monotonic()
                 cost = saved - start
-    return np.memmap(file, "<f8", "r", shape=(recorded.total, len(levels)))
+            start = time.monotonic()
+    return np.memmap(file, "<f8", "r", shape=(recorded.total, len(levels))), seconds
 
 
 def runs_of(learner: Any, recorded: Recorded, levels: Any, thresholds: np.ndarray) -> dict[str, dpc.Replay]:

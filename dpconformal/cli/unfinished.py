@@ -1,6 +1,7 @@
 """Unfinished work: kept beside the results until they are there, and carried on with when asked."""
 
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from rich.console import Console
 
 import dpconformal as dpc
@@ -19,6 +21,7 @@ from dpconformal.files.reading import is_stream
 from dpconformal.files.staging import Unwritable, made, refused
 
 FOLDER = ".unfinished"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 @contextlib.contextmanager
@@ -57,20 +60,25 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
             raise refused(out, error) from None
         with lock:
             _take(lock, out)
+            try:
+                resumed = _begin(folder, job, resume)
+            except OSError as error:
+                raise refused(out, error) from None
             finished = False
             try:
-                _begin(folder, job, resume)
                 yield folder
                 finished = True
             except KeyboardInterrupt:
                 _say(f"stopped; go on with: {again()}")
                 raise SystemExit(130) from None
-            except Unwritable as error:
-                raise _left(error) from None
             except OSError as error:
-                raise _left(refused(out, error)) from None
+                if not isinstance(error, Unwritable) and error.errno not in _NO_ROOM:
+                    raise  # a file of scores that cannot be read, say
+                kept = f"What was done is kept: once there is room, go on with: {again()}"
+                raise Unwritable(f"{refused(out, error)}. {kept}") from None
             except (ValueError, ImportError):
-                finished = True  # there is nothing to go on with: what was asked for must change
+                # Of a new run nothing is worth keeping, for what was asked must change. Of an old one all is.
+                finished = not resumed
                 raise
             finally:
                 if finished:
@@ -112,14 +120,37 @@ def identity(source: str) -> dict[str, Any]:
     return {"name": source, "bytes": found.st_size, "changed": found.st_mtime_ns}
 
 
-def _begin(folder: Path, job: dict[str, Any], resume: bool) -> None:
+def numbers_of(learners: Any) -> list[Any]:
+    """
+    List the hyperparameters of learners in full: how they print leaves digits out.
+
+    Parameters
+    ----------
+    learners : pytree
+        The learners.
+
+    Returns
+    -------
+    list
+        For the job.
+    """
+    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(learners)]
+
+
+def _begin(folder: Path, job: dict[str, Any], resume: bool) -> bool:
+    """Find out whether there is something to go on with, and clear the folder if not."""
     file = folder / "job.json"
-    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    try:
+        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    except ValueError:
+        if resume:
+            raise ValueError(f"{file} is damaged: start anew without --resume") from None
+        before = {}
     if resume and before is not None:
         for name in job.keys() | before.keys():
             if job.get(name) != before.get(name):
-                raise _Another(_difference(name, before.get(name), job.get(name)))
-        return
+                raise ValueError(_difference(name, before.get(name), job.get(name)))
+        return True
     if resume:
         _say("there is nothing to go on with: starting from the beginning")
     elif before is not None:
@@ -128,10 +159,7 @@ def _begin(folder: Path, job: dict[str, Any], resume: bool) -> None:
         if path.name != "lock":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     write_whole(file, [json.dumps(job).encode()])
-
-
-class _Another(OSError, ValueError):
-    """What was left is of another job: it stays."""
+    return False
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
@@ -152,12 +180,6 @@ def _take(lock: Any, out: Path) -> None:
         raise ValueError(
             f"{out} is being written to by another process: wait for it, or choose another --out"
         ) from None
-
-
-def _left(error: OSError) -> OSError:
-    if isinstance(error, _Another):
-        return error
-    return Unwritable(f"{error}. What was done is kept: once there is room, go on with: {again()}")
 
 
 def _say(what: str) -> None:

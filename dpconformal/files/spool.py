@@ -83,10 +83,10 @@ def _copy(source: Source, folder: Path, check: Callable[[Source, Block], None]) 
                 )
             # With several series the reading begins anew: their numbering is in memory only.
             elif time.monotonic() - noted > _EVERY:
-                rows.flush()
-                os.fsync(rows.fileno())
+                _bring_to_disk(rows)
                 note(journal, "reading", {"where": block.after, "rows": row}, {})
                 noted = time.monotonic()
+        _bring_to_disk(rows)
     several = counts.size > 0
     if several:
         write_whole(folder / "names.json", [json.dumps(names.all).encode()])
@@ -95,6 +95,12 @@ def _copy(source: Source, folder: Path, check: Callable[[Source, Block], None]) 
     note(folder / "scores.dpc", "scores", about, {"lengths": counts if several else np.array([row])})
     for used in (folder / "codes.i4", journal, *([file] if several else [])):
         used.unlink(missing_ok=True)
+
+
+def _bring_to_disk(file: BinaryIO) -> None:
+    """Before anything says that it is there: without power the one might be lost and the other not."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _opened(file: Path, size: int) -> BinaryIO:
