@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -172,10 +173,12 @@ def test_what_has_changed_is_not_gone_on_with(run, monkeypatch, tmp_path):
     for change, message in (
         (["--levels", "0.5"], "has --levels = [0.5, 0.8, 0.9, 0.95], and this one [0.5]"),
         (["--bins", "7"], "has --learner = Quantized(bins=256"),
+        (["--discount", "0.9999999999"], "has --learner = "),
     ):
         code, _, err = run(*words, *change, "--resume")
         assert code == 2
         assert message in err.replace("\n", " ")
+        assert "cannot be written to" not in err.replace("\n", " ")
     os.utime("scores.csv")
     code, _, err = run(*words, "--resume")
     assert code == 2
@@ -224,25 +227,40 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(run, monkeypatch, tmp_path)
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment(tmp_path):
+def test_killed_or_stopped_at_any_moment(tmp_path):
     scores = np.random.default_rng(1).random(200_000)
     np.save(tmp_path / "scores.npy", scores)
-    code = "from dpconformal.cli import main; main()"
+    # In the background of a shell without job control, Ctrl-C is ignored: it is not here.
+    code = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from dpconformal.cli import main; main()"
     words = ["replay", "scores.npy", "--learner", "quantized", "--discount", "0.99", "--no-report", "--out"]
 
     def start(out, *more):
         command = [sys.executable, "-c", code, *words, out, *more]
-        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def wait(seconds, file):
+        """Until a file is there, or the command has had its time."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not file.exists():
+            time.sleep(0.01)
 
     begun = time.monotonic()
-    assert start("whole").wait() == 0
+    start("whole").communicate()
     whole = time.monotonic() - begun
-    for share in np.random.default_rng(2).uniform(0.3, 0.95, 3):
+    process = start("cut")
+    wait(whole, tmp_path / "cut/.unfinished/run/thresholds.f8")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.startswith("stopped; go on with: ")
+    for share in np.random.default_rng(2).uniform(0.3, 0.95, 2):
         process = start("cut", "--resume")
         time.sleep(whole * share)
         process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert start("cut", "--resume").wait() == 0
+        process.communicate()
+    process = start("cut", "--resume")
+    process.communicate()
+    assert process.returncode == 0
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
@@ -364,6 +382,40 @@ def test_a_damaged_checkpoint_is_refused_and_named(run, monkeypatch, tmp_path):
     code, _, err = run(*words, "--resume")
     assert code == 2
     assert "progress.dpc is damaged: its checksum does not match" in err.replace("\n", " ")
+    assert file.exists()  # what else is there may be worth a look
+    job = file.parent.parent / "job.json"
+    job.write_bytes(job.read_bytes()[:-3])
+    code, _, err = run(*words, "--resume")
+    assert code == 2
+    assert "job.json is damaged: start anew without --resume" in err.replace("\n", " ")
+    assert run(*words)[0] == 0
+
+
+def test_hyperparameters_are_compared_to_the_last_digit(run, monkeypatch):
+    words = ("replay", "scores.csv", "--learner", "quantized", "--no-report", "--discount")
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 2)
+        assert run(*words, "0.9999999999")[0] == 130
+    code, _, err = run(*words, "0.99999999991", "--resume")
+    assert code == 2
+    assert "0.99999999991" in err
+    assert run(*words, "0.9999999999", "--resume")[0] == 0
+
+
+def test_scores_that_cannot_be_read_are_not_blamed_on_the_results(run, monkeypatch):
+    real = Path.open
+
+    def forbidden(path, *given, **named):
+        if path.name == "scores.csv":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "scores.csv")
+        return real(path, *given, **named)
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    code, _, err = run("replay", "scores.csv")
+    assert code == 2
+    assert "scores.csv" in err
+    assert "Permission denied" in err
+    assert "cannot be written to" not in err.replace("\n", " ")
 
 
 def test_the_job_is_told_apart_from_another_version(run, monkeypatch, tmp_path):

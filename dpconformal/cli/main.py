@@ -9,6 +9,7 @@ from dpconformal.cli.demo import demo
 from dpconformal.cli.diagnose import diagnose
 from dpconformal.cli.experiment import experiment
 from dpconformal.cli.replay import replay
+from dpconformal.cli.stopping import stopped_at_once
 
 app = typer.Typer(
     help="Confidence sets you can trust, from a stream of scores.",
@@ -26,7 +27,8 @@ app.add_typer(experiment, name="experiment")
 def main() -> None:
     """Run the command line; errors in what the user gave end with code 2 and one line."""
     try:
-        app()
+        with stopped_at_once("stopped"):
+            app()
     except (ValueError, ImportError, OSError) as error:
         Console(stderr=True).print(Text.assemble(("error: ", "red"), str(error)), soft_wrap=True)
         raise SystemExit(2) from None

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import dpconformal as dpc
 from dpconformal.checkpoints.atomic import write_whole
+from dpconformal.cli.stopping import stopped_at_once
 from dpconformal.files.reading import is_stream
 from dpconformal.files.staging import Unwritable, made, refused
 
@@ -64,12 +65,13 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
                 resumed = _begin(folder, job, resume)
             except OSError as error:
                 raise refused(out, error) from None
-            finished = False
+            finished, last_words = False, f"stopped; go on with: {again()}"
             try:
-                yield folder
+                with stopped_at_once(last_words):
+                    yield folder
                 finished = True
-            except KeyboardInterrupt:
-                _say(f"stopped; go on with: {again()}")
+            except KeyboardInterrupt:  # where signals are somebody else's
+                _say(last_words)
                 raise SystemExit(130) from None
             except OSError as error:
                 if not isinstance(error, Unwritable) and error.errno not in _NO_ROOM:
@@ -147,7 +149,7 @@ def _begin(folder: Path, job: dict[str, Any], resume: bool) -> bool:
             raise ValueError(f"{file} is damaged: start anew without --resume") from None
         before = {}
     if resume and before is not None:
-        for name in job.keys() | before.keys():
+        for name in job | before:
             if job.get(name) != before.get(name):
                 raise ValueError(_difference(name, before.get(name), job.get(name)))
         return True

@@ -1,0 +1,56 @@
+"""Ctrl-C: an end at once, for whatever is saved as it goes may be killed at any moment."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+
+
+@dataclass(frozen=True)
+class _End:
+    """What Ctrl-C does."""
+
+    last_words: str
+
+    def __call__(self, *_: object) -> None:
+        console = Console(stderr=True)
+        console.show_cursor()  # a progress bar has hidden it
+        console.print(self.last_words, highlight=False, markup=False, soft_wrap=True)
+        sys.stdout.flush()
+        os._exit(130)
+
+
+@contextlib.contextmanager
+def stopped_at_once(last_words: str) -> Iterator[None]:
+    """
+    End the process on Ctrl-C, with code 130.
+
+    Parameters
+    ----------
+    last_words : str
+        What to say before; what was said around this counts no more until it ends.
+
+    Yields
+    ------
+    None
+        Work that may be killed at any moment.
+
+    Notes
+    -----
+    An exception would have to find its way through whatever runs. Raised in a callback of the garbage collector, as JAX
+    has one, it is lost; and an interpreter that ends while compiled programs run may crash.
+    """
+    before, ours = signal.getsignal(signal.SIGINT), threading.current_thread() is threading.main_thread()
+    if not ours or not (before is signal.default_int_handler or isinstance(before, _End)):
+        yield  # somebody else listens, or is not to be disturbed, as in the background
+        return
+    signal.signal(signal.SIGINT, _End(last_words))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
