@@ -17,9 +17,9 @@ from jaxtyping import Array
 # Whatever numpy.asarray takes: lists, numbers, NumPy and JAX arrays, pandas and xarray objects.
 Numbers = Any
 TINY = float(np.finfo(float).tiny)  # the smallest normal number
-# XLA works without subnormal numbers, and divides by multiplying with a reciprocal. On a support narrower than this,
-# what it takes for 0 is more than rounding; on a wider one, the reciprocal is.
-NARROWEST, WIDEST = 1e-292, 1e307
+# XLA works without subnormal numbers, and divides by multiplying with a reciprocal. Below a width of 1e-292, what it
+# takes for 0 is more than rounding, and here 2e-7 of the width; on a wider support than this, the reciprocal is 0.
+NARROWEST, WIDEST = 1e-301, 1e307
 
 # A hyperparameter: a number, or an array of them as an axis for vmap.
 Scalar = Any

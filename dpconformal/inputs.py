@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_subnormal, is_traced
+from dpconformal.checks import NARROWEST, TINY, Numbers, Scalar, as_numbers, complain_at, is_subnormal, is_traced
 
 
 def float_dtype(array: Any) -> np.dtype:
@@ -109,7 +109,8 @@ def is_interval(support: tuple[Scalar, Scalar], dtype: Any) -> bool:
     kept = all(np.isfinite(own) == np.isfinite(end) for own, end in zip((low, high), support, strict=True))
     limits = np.finfo(width.dtype)
     # As for `checks.ordered`, whose limits are those of float64.
-    sized = not np.isfinite([low, high]).all() or limits.tiny / limits.eps <= width <= limits.max / 17
+    narrowest = limits.tiny * min(1 / limits.eps, NARROWEST / TINY)
+    sized = not np.isfinite([low, high]).all() or narrowest <= width <= limits.max / 17
     return bool(low < high and kept and sized and not is_subnormal(low) and not is_subnormal(high))
 
 

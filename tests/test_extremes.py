@@ -25,13 +25,14 @@ pytestmark = pytest.mark.core
 LEVELS = np.array([0.9, 0.0, 5e-324, 1e-12, 0.05, 0.5, 0.5, 1 - 1e-12, np.nextafter(1, 0), 1.0])  # unsorted, doubled
 UNIT = np.concatenate([[0, 1, 0.5, np.nextafter(0.5, 1), 0.5, 0.25], np.random.default_rng(0).random(8)])
 SUPPORTS = {
+    "narrowest": (0.0, 1e-300),
     "narrow": (0.0, 1e-289),
     "wide": (0.0, 1e300),
     "widest": (-5e306, 5e306),
     "around_zero": (-5e299, 5e299),
     "far_away": (1e10, 1e10 + 1e-3),
 }
-EPS = np.finfo(float).eps
+EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
 
 
 def ways(learner, scores, levels):
@@ -87,7 +88,8 @@ def test_beliefs_on_extreme_supports(support, setting):
     (low, high), (given, weight) = SUPPORTS[support], SETTINGS[setting]
     scores = np.clip(low + UNIT * (high - low), low, high)
     # A threshold is rounded, and with it the level that it is right for.
-    tolerance = 1e-14 + 2 * EPS * max(abs(low), abs(high)) / (high - low)
+    # So is what is nearer to 0 than the smallest normal number.
+    tolerance = 1e-14 + 2 * (EPS * max(abs(low), abs(high)) + TINY) / (high - low)
     for thresholds in ways(dpc.Exact(Uniform(low, high), **given), scores, LEVELS):
         moved = moved_levels(thresholds, scores, LEVELS, low, high, weight, given.get("discount"))
         assert moved.max() <= tolerance
@@ -192,7 +194,9 @@ def test_frequentists_on_extreme_supports(name, support):
         for t in range(len(scores))
     ]
     for thresholds in ways(learner, scores, levels):
-        np.testing.assert_allclose(thresholds, expected, rtol=4e-16, atol=0)  # optimised programs differ in a bit
+        np.testing.assert_allclose(
+            thresholds, expected, rtol=4e-16, atol=2 * TINY
+        )  # optimised programs differ in a bit
 
 
 GRID = [0.1, 0.9]
@@ -208,7 +212,7 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("support", ["narrow", "wide", "widest"])
+@pytest.mark.parametrize("support", ["narrowest", "wide", "widest"])
 @pytest.mark.parametrize("name", GRIDS)
 def test_baselines_do_the_same_at_every_scale(name, support):
     """They are equivariant: on a power of two times the support, thresholds are that many times as large."""
@@ -218,7 +222,8 @@ def test_baselines_do_the_same_at_every_scale(name, support):
     far, unit = (
         np.asarray(dpc.replay(GRIDS[name](0.0, s), s * scores, [0.1, 0.5, 0.9]).thresholds) for s in (scale, 1.0)
     )
-    np.testing.assert_allclose(far / scale, unit, rtol=1e-9, atol=1e-12)
+    lost = TINY / scale * (1e3 if name == "saocp" else 2)  # a step of SAOCP adds up what the ones before it lost
+    np.testing.assert_allclose(far / scale, unit, rtol=1e-9, atol=1e-12 + lost)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -263,23 +268,23 @@ def test_subnormal_scores_count_as_zero(dtype):
 
 
 REFUSED = {
-    r"Uniform\.high = 1e-300: must exceed low by 1e-292": lambda: Uniform(0, 1e-300),
+    r"Uniform\.high = 1e-302: must exceed low by 1e-301": lambda: Uniform(0, 1e-302),
     r"Uniform\.high = 1.5e\+308: must exceed low by": lambda: Uniform(0, 1.5e308),
     r"Uniform\.low = 1e-310: nearer to 0 than": lambda: Uniform(1e-310, 1),
     r"Uniform\.high = 1\.7e\+308: must exceed low = -1\.7e\+308": lambda: Uniform(-1.7e308, 1.7e308),
-    r"Beta\.high = 1e-300": lambda: Beta(2, 2, 0, 1e-300),
+    r"Beta\.high = 1e-302": lambda: Beta(2, 2, 0, 1e-302),
     r"Histogram\.high = 1\.7e\+308": lambda: Histogram([-1.7e308, 0, 1.7e308], [1, 1]),
-    r"Histogram\.edges\[0\] = 0\.0: less than 1e-292": lambda: Histogram([0, 1e-300, 1], [1, 1]),
+    r"Histogram\.edges\[0\] = 0\.0: less than 1e-301": lambda: Histogram([0, 1e-302, 1], [1, 1]),
     r"Histogram\.masses\[0\] = 0.0: nothing beside": lambda: Histogram([0, 1, 2], [1e-320, 1e300]),
     r"Mixture\.high = 8e\+306": lambda: Mixture([Uniform(-8e306, 0), Uniform(0, 8e306)], [1, 1]),
     r"Mixture\.weights\[0\] = 0.0: nothing beside": lambda: Mixture([Uniform(), Uniform()], [1e-200, 1e200]),
-    r"TruncatedNormal\.scale = 1e-300": lambda: TruncatedNormal(0.5, 1e-300),
-    r"HalfNormal\.scale = 1e-300: must be finite and in \[1e-292, 1e\+307\]; rescale": lambda: HalfNormal(1e-300),
+    r"TruncatedNormal\.scale = 1e-302": lambda: TruncatedNormal(0.5, 1e-302),
+    r"HalfNormal\.scale = 1e-302: must be finite and in \[1e-301, 1e\+307\]; rescale": lambda: HalfNormal(1e-302),
     r"Exponential\.scale = 1\.5e\+308": lambda: Exponential(1.5e308),
     r"Constant\.weight = 1e-310: nearer to 0": lambda: dpc.schedules.Constant(1e-310),
     r"Dirichlet\.concentration = 5e-324": lambda: dpc.schedules.Dirichlet(5e-324),
     r"Exact\.discount = 1e-310": lambda: dpc.Exact(discount=1e-310),
-    r"OGD\.high = 1e-300": lambda: dpc.OGD([0.5], high=1e-300),
+    r"OGD\.high = 1e-302": lambda: dpc.OGD([0.5], high=1e-302),
     r"its weights collapse in float64": lambda: dpc.replay(
         dpc.Exact(schedule=dpc.schedules.Dirichlet(1e-305)), np.zeros(5000), [0.5]
     ),
