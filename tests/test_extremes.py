@@ -325,13 +325,14 @@ def test_what_float32_cannot_hold_is_refused_there(name):
         NARROW[name].init()
 
 
-@pytest.mark.parametrize("width", [1e-291, 1e300, 9e306])
+@pytest.mark.parametrize("width", [1e-300, 1e300, 9e306])
 def test_metrics_at_extreme_widths(width):
     scores, levels = np.random.default_rng(5).random(400), [0.1, 0.5, 0.9]
     for make in (dpc.Exact, lambda prior: dpc.Quantized(8, prior)):
         far, unit = (dpc.replay(make(Uniform(0, w)), w * scores, levels) for w in (width, 1.0))
         for metric in (dpc.metrics.quantile_loss, dpc.metrics.crps):
-            np.testing.assert_allclose(np.asarray(metric(far)) / width, metric(unit), atol=1e-13)
+            lost = 20 * TINY / width  # CRPS is a sum over pieces, the smallest of which are lost
+            np.testing.assert_allclose(np.asarray(metric(far)) / width, metric(unit), atol=1e-13 + lost)
         if width < 1e306:
             for metric in (dpc.metrics.regret, lambda run: dpc.metrics.regret(run, running=True)):
                 np.testing.assert_allclose(metric(far) / width, metric(unit), atol=1e-11)
