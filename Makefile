@@ -9,10 +9,10 @@ export JAX_PLATFORMS ?= cpu
 
 help:
 	@echo "make demo           confidence sets for the S&P 500, all methods side by side"
-	@echo "make test           the whole test suite"
+	@echo "make test           the test suite: every test, with each of its parameters"
 	@echo "make coverage       the same, with the lines that no test runs"
 	@echo "make test-core      the numerical core only, quickly"
-	@echo "make test-thorough  the whole suite with over 10,000 random examples"
+	@echo "make test-thorough  every combination of parameters, and over 10,000 random examples (hours)"
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
 	@echo "make reliability    kills, fuzzers and a billion scores (hours)"
 	@echo "make lint           ruff and mypy"
@@ -57,7 +57,7 @@ test-core: $(VENV)/.ready
 	XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) -m core tests
 
 test-thorough: $(VENV)/.ready
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-show-statistics
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --all-combinations --hypothesis-show-statistics
 
 bench: $(VENV)/.bench-ready
 	$(BIN)/python tests/benchmarks/replay_speed.py

@@ -1,11 +1,15 @@
 """Test settings: 64-bit and strict JAX, shapes checked at run time, warnings as errors."""
 
+import importlib.metadata
 import os
 import pathlib
 
 # Half of the time is compilation. Unoptimised programs compile faster, and round otherwise: what holds under both, here
 # and with optimisation in `make test-core`, does not hang on a rounding. JAX reads this when it starts.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+_flags = "--xla_backend_optimization_level=0"
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    _flags += " --xla_cpu_use_fusion_emitters=false"  # later versions do not know it, and end
+os.environ.setdefault("XLA_FLAGS", _flags)
 
 import hypothesis
 import jax
@@ -35,8 +39,29 @@ hypothesis.settings.register_profile("thorough", max_examples=1000, **_calm)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-def pytest_collection_modifyitems(items):
-    """Start what takes a minute first, so that no core waits for it in the end."""
+def pytest_addoption(parser):
+    """Ask for the whole product of what tests with several parameters are tried with."""
+    parser.addoption("--all-combinations", action="store_true", help="run tests for every combination of parameters")
+
+
+def _values(item):
+    """List what a test is run with, by each of its lists of parameters."""
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0].replace(",", " ").split() if isinstance(mark.args[0], str) else mark.args[0]
+        given = tuple(id(item.callspec.params.get(name)) for name in names)
+        yield item.parent.nodeid, item.originalname, tuple(names), given
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave combinations out in which no parameter is new; start what takes a minute first."""
+    if not config.getoption("--all-combinations"):
+        kept, left_out, tried = [], [], set()
+        for item in items:
+            values = set(_values(item)) if hasattr(item, "callspec") else set()
+            (left_out if values and values <= tried else kept).append(item)
+            tried |= values
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
     items.sort(key=lambda item: "slow" not in item.keywords)
 
 

@@ -228,7 +228,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(run, monkeypatch, tmp_path)
 
 @pytest.mark.slow
 def test_killed_or_stopped_at_any_moment(tmp_path):
-    scores = np.random.default_rng(1).random(200_000)
+    scores = np.random.default_rng(1).random(100_000)
     np.save(tmp_path / "scores.npy", scores)
     # In the background of a shell without job control, Ctrl-C is ignored: it is not here.
     code = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from dpconformal.cli import main; main()"
@@ -253,11 +253,10 @@ def test_killed_or_stopped_at_any_moment(tmp_path):
     _, err = process.communicate()
     assert process.returncode == 130
     assert err.startswith("stopped; go on with: ")
-    for share in np.random.default_rng(2).uniform(0.3, 0.95, 2):
-        process = start("cut", "--resume")
-        time.sleep(whole * share)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+    process = start("cut", "--resume")
+    time.sleep(whole * 0.7)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
     process = start("cut", "--resume")
     process.communicate()
     assert process.returncode == 0
