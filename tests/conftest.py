@@ -6,10 +6,12 @@ import pathlib
 
 # Half of the time is compilation. Unoptimised programs compile faster, and round otherwise: what holds under both, here
 # and with optimisation in `make test-core`, does not hang on a rounding. JAX reads this when it starts.
-_flags = "--xla_backend_optimization_level=0"
-if importlib.metadata.version("jaxlib").startswith("0.10."):
-    _flags += " --xla_cpu_use_fusion_emitters=false"  # later versions do not know it, and end
-os.environ.setdefault("XLA_FLAGS", _flags)
+# Versions after 0.10 do not know the second flag, and end.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"
+    + " --xla_cpu_use_fusion_emitters=false" * importlib.metadata.version("jaxlib").startswith("0.10."),
+)
 
 import hypothesis
 import jax
