@@ -12,8 +12,6 @@ import dpconformal as dpc
 from dpconformal.beliefs.bins import BinnedScores
 from dpconformal.beliefs.sorted_scores import SortedScores
 
-pytestmark = pytest.mark.core
-
 MOST = 2**31 - 1
 LEVELS = np.array([0.0, 1e-9, 0.1, 0.5, 0.9, 1 - 1e-9, 1.0])
 BINS = 8
@@ -65,6 +63,7 @@ def ways(learner, state, scores, levels):
     return {"fast": (fast.thresholds, fast.state), "scan": (scan.thresholds, scan.state), "online": (rows, online)}
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("seen", [2**24, 2**30 + 3, MOST - 2, MOST, 3_000_000_000, 2**40 + 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("schedule", SCHEDULES)

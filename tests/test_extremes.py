@@ -20,8 +20,6 @@ from dpconformal.priors import (
     Uniform,
 )
 
-pytestmark = pytest.mark.core
-
 LEVELS = np.array([0.9, 0.0, 5e-324, 1e-12, 0.05, 0.5, 0.5, 1 - 1e-12, np.nextafter(1, 0), 1.0])  # unsorted, doubled
 UNIT = np.concatenate([[0, 1, 0.5, np.nextafter(0.5, 1), 0.5, 0.25], np.random.default_rng(0).random(8)])
 SUPPORTS = {
@@ -82,6 +80,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("support", SUPPORTS)
 def test_beliefs_on_extreme_supports(support, setting):
@@ -241,6 +240,7 @@ def test_levels_next_to_the_ends_stay_inside(dtype):
         assert (thresholds[:, :4] >= 0).all()
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_scores_one_ulp_apart_keep_their_order(dtype):
     middle = dtype(0.5)
@@ -251,6 +251,7 @@ def test_scores_one_ulp_apart_keep_their_order(dtype):
             np.testing.assert_array_equal(thresholds[-1], np.sort(scores[:3]))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_subnormal_scores_count_as_zero(dtype):
     """XLA takes them for 0, in comparisons at least; so they are made 0 before anything runs."""
