@@ -1,5 +1,6 @@
 """Test settings: 64-bit and strict JAX, shapes checked at run time, warnings as errors."""
 
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -31,6 +32,10 @@ _programs = pathlib.Path(__file__).parent.parent / ".pytest_cache" / f"programs-
 jax.config.update("jax_compilation_cache_dir", str(_programs))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+# What is imported stays: to look for garbage among it, as often as tracing makes objects, takes a tenth of the time.
+gc.freeze()
+gc.set_threshold(100_000, 50, 100)
 
 collect_ignore = ["benchmarks"]  # they need packages that the tests do not
 
