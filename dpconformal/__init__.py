@@ -29,6 +29,7 @@ from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
 from dpconformal.memory import TooLarge
 from dpconformal.online import Online
+from dpconformal.panel import replay_panel
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.report import report
 
@@ -71,6 +72,7 @@ __all__ = [
     "priors",
     "rates",
     "replay",
+    "replay_panel",
     "report",
     "save",
     "schedules",

@@ -1,0 +1,57 @@
+"""Hyperparameters as dimensions: one learner for each point of a labelled grid."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def swept(learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]) -> tuple["xr.Dataset", list[Any]]:
+    """
+    Make a learner for every combination of hyperparameters.
+
+    Parameters
+    ----------
+    learner : Learner
+        Whose fields are replaced.
+    hyperparameters : dict of xarray.DataArray
+        Values by field; arrays that share a dimension go along it together.
+    taken : sequence of str
+        Dimensions that mean something else.
+
+    Returns
+    -------
+    tuple
+        The grid as a dataset, and the learners in its order; one learner and no dimension without hyperparameters.
+
+    Raises
+    ------
+    ValueError
+        For a field that the learner has not, an array without dimensions of its own, or a value that the learner refuses.
+    """
+    import xarray as xr
+
+    fields = [field.name for field in dataclasses.fields(learner) if field.init] if hyperparameters else []
+    for name, values in hyperparameters.items():
+        if name not in fields:
+            raise ValueError(f"{name} = ...: {type(learner).__name__} has fields {', '.join(fields)}")
+        if not isinstance(values, xr.DataArray):
+            raise ValueError(f"{name} is a {type(values).__name__}: pass xarray.DataArray([...], dims={name!r})")
+        for dim in values.dims:
+            if dim in taken:
+                raise ValueError(f"{name} has a dimension {dim!r}, which is one of the scores' or 'level': rename it")
+    named = {
+        name: values if not values.ndim or values.dims != (name,) else values.assign_coords({name: values.values})
+        for name, values in hyperparameters.items()
+    }
+    grid = xr.Dataset({f"{name} ": values for name, values in named.items()})
+    if not named:
+        return grid, [learner]
+    parts = xr.broadcast(*grid.data_vars.values())
+    rows = zip(*(np.ravel(part.values).tolist() for part in parts), strict=True)
+    learners = [dataclasses.replace(learner, **dict(zip(named, row, strict=True))) for row in rows]
+    return xr.Dataset(coords=parts[0].coords), learners
