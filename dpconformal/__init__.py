@@ -29,7 +29,7 @@ from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
 from dpconformal.memory import TooLarge
 from dpconformal.online import Online
-from dpconformal.panel import replay_panel
+from dpconformal.panel import fit_belief, replay_panel
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.report import report
 
@@ -64,6 +64,7 @@ __all__ = [
     "diagnostics",
     "dirichlet",
     "experiments",
+    "fit_belief",
     "learners",
     "load",
     "metrics",

@@ -1,5 +1,6 @@
 """Panels: many series at once, in memory, larger than memory, or on several machines."""
 
+from dpconformal.panel.fitting import fit_belief
 from dpconformal.panel.replaying import replay_panel
 
-__all__ = ["replay_panel"]
+__all__ = ["fit_belief", "replay_panel"]

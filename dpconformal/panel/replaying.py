@@ -8,10 +8,10 @@ import numpy as np
 
 from dpconformal.checks import Numbers
 from dpconformal.inputs import as_levels, float_dtype
-from dpconformal.learner import Learner, support_of
+from dpconformal.learner import Learner
 from dpconformal.metrics.summary import as_written
 from dpconformal.panel.judging import METRICS, least_loss, means_of_totals, totals_of
-from dpconformal.panel.labels import complain_by_label
+from dpconformal.panel.checking import check_block
 from dpconformal.panel.sweeps import swept
 from dpconformal.replay import replay
 
@@ -148,7 +148,7 @@ def _replay_block(job: _Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.
     """Replay a chunk, (..., T), by every learner."""
     mask, labels = (rest[0], rest[1:]) if job.masked else (None, rest)
     batch, rounds = scores.shape[:-1], scores.shape[-1]
-    _check_scores(job, scores, mask, labels)
+    check_block(job.learners, scores, mask, job.names, labels, job.times)
     rows = scores.reshape(-1, rounds)
     missing = None if mask is None else mask.reshape(-1, rounds)
     used = slice(len(rows))
@@ -177,16 +177,3 @@ def _filled(rows: np.ndarray | None, size: int) -> np.ndarray | None:
     if rows is None or len(rows) in (0, size):
         return rows
     return np.concatenate([rows, np.broadcast_to(rows[-1:], (size - len(rows), rows.shape[-1]))])
-
-
-def _check_scores(job: _Job, scores: np.ndarray, mask: np.ndarray | None, labels: Any) -> None:
-    ends = [support_of(learner) for learner in job.learners]
-    low, high = max(float(end[0]) for end in ends), min(float(end[1]) for end in ends)
-    looked_at = True if mask is None else ~mask
-    missing = ~np.isfinite(scores) & looked_at
-    remedy = "drop the series, or say that the score is missing with mask=scores.isnull()"
-    complain_by_label(scores, missing, job.names, labels, job.times, f"scores must be finite; {remedy}")
-    outside = ((scores < low) | (scores > high)) & looked_at
-    complain_by_label(
-        scores, outside, job.names, labels, job.times, f"outside the support [{low:g}, {high:g}]; rescale, or widen it"
-    )

@@ -1,0 +1,90 @@
+"""Scores of a block that are refused, by series and time as the user calls them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpconformal.learner import support_of
+
+
+def check_block(
+    learners: Sequence[Any],
+    scores: np.ndarray,
+    mask: np.ndarray | None,
+    names: Sequence[str],
+    labels: Sequence[Any],
+    times: Any,
+) -> None:
+    """
+    Refuse scores that are not finite or outside of what learners take.
+
+    Parameters
+    ----------
+    learners : sequence of Learner
+        All of them are to run on the scores.
+    scores : ndarray, shape (..., T)
+        Scores.
+    mask : ndarray of bool, shape (..., T), optional
+        True where nobody looks at them.
+    names, labels, times
+        As for :func:`complain_by_label`.
+
+    Raises
+    ------
+    ValueError
+        Naming series, time and value.
+    """
+    ends = [support_of(learner) for learner in learners]
+    low, high = max(float(end[0]) for end in ends), min(float(end[1]) for end in ends)
+    if mask is None and scores.size and low <= scores.min() and scores.max() <= high and np.isfinite(scores.max()):
+        return  # no mask as long as the scores was needed to see it
+    looked_at = True if mask is None else ~mask
+    remedy = "drop the series, or say that the score is missing with mask=scores.isnull()"
+    missing = ~np.isfinite(scores) & looked_at
+    complain_by_label(scores, missing, names, labels, times, f"scores must be finite; {remedy}")
+    outside = ((scores < low) | (scores > high)) & looked_at
+    why = f"outside the support [{low:g}, {high:g}]; rescale the scores, or widen it"
+    complain_by_label(scores, outside, names, labels, times, why)
+
+
+def complain_by_label(
+    scores: np.ndarray, bad: np.ndarray, names: Sequence[str], labels: Sequence[Any], times: Any, why: str
+) -> None:
+    """
+    Refuse the first bad score of a block.
+
+    Parameters
+    ----------
+    scores : ndarray, shape (..., T)
+        Scores.
+    bad : ndarray of bool, shape (..., T)
+        Where they are not what they should be.
+    names : sequence of str
+        Of the axes.
+    labels : sequence of ndarray
+        Of each leading axis, along that axis of a block.
+    times : ndarray, shape (T,)
+        Of the last axis.
+    why : str
+        What is wrong, and what to do.
+
+    Raises
+    ------
+    ValueError
+        Naming series, time and value.
+    """
+    if not bad.any():
+        return
+    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    words = [np.asarray(label).reshape(-1)[i] for label, i in zip(labels, index, strict=False)] + [times[index[-1]]]
+    where = ", ".join(f"{name}={_written(word)}" for name, word in zip(names, words, strict=True))
+    more = int(np.count_nonzero(bad)) - 1
+    others = f" ({more} more in the same block)" if more else ""
+    raise ValueError(f"scores at {where} is {scores[index]!s}: {why}{others}")
+
+
+def _written(label: Any) -> str:
+    if isinstance(label, np.datetime64):
+        return str(np.datetime_as_string(label, unit="auto"))
+    return repr(label.item() if isinstance(label, np.generic) else label)

@@ -1,0 +1,123 @@
+"""One giant stream: beliefs of its parts, found side by side, and merged."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.beliefs import Quantized
+from dpconformal.inputs import float_dtype
+from dpconformal.learner import State, fresh_state
+from dpconformal.offline.driver import Method
+from dpconformal.panel.checking import check_block
+from dpconformal.replay import replay
+
+FAN_IN = 8  # states that a task merges
+
+
+class _Job(NamedTuple):
+    """What every part is told."""
+
+    learner: Any
+    size: int  # scores of a part; shorter ones are filled up, so that one program serves them all
+    rounds: int  # of the whole stream
+    wide: bool  # whether JAX has 64 bits where the work was asked for
+
+
+def fit_belief(scores: Any, learner: Any = Quantized(1024)) -> State:
+    """
+    Find the state of a learner that has seen a stream, without its thresholds.
+
+    Parameters
+    ----------
+    scores : dask.array.Array, xarray.DataArray or array_like, shape (T,)
+        Scores in time order. The chunks of a Dask array are worked on side by side, by whatever scheduler is in charge,
+        and what comes out of them is merged, as a tree and in time order.
+    learner : Learner
+        One that merges: :class:`dpconformal.Quantized`, whose state has one size for any number of scores,
+        :class:`dpconformal.Exact`, or an empirical one. With or without a discount.
+
+    Returns
+    -------
+    State
+        As if all scores had been observed one after the other: for ``learner.quantile(state, levels)``,
+        ``learner.belief(state)``, :func:`dpconformal.replay` and :func:`dpconformal.save`.
+
+    Raises
+    ------
+    ValueError
+        Naming the index of a bad score; or if the learner does not merge.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import dpconformal as dpc, numpy as np
+    >>> stream = da.from_array(np.linspace(0, 1, 1001), chunks=100)
+    >>> learner = dpc.Quantized(500, discount=0.999)
+    >>> state = dpc.fit_belief(stream, learner)
+    >>> int(state.seen), learner.quantile(state, 0.9).round(2).item()
+    (1001, 0.93)
+    """
+    scores = getattr(scores, "variable", scores)
+    scores = getattr(scores, "data", scores) if hasattr(scores, "dims") else scores
+    if not hasattr(scores, "dask"):
+        scores = np.asarray(scores)
+    if scores.ndim != 1:
+        raise ValueError(f"scores has shape {scores.shape}: pass one stream, shape (T,)")
+    wide = bool(jax.config.read("jax_enable_x64"))
+    if not hasattr(scores, "dask"):
+        return jax.tree.map(jnp.asarray, _part(_Job(learner, scores.size, scores.size, wide), 0, scores))
+    if not hasattr(learner, "merge"):
+        raise ValueError(f"learner = {learner!r}: does not merge; take Quantized or Exact, or replay the stream whole")
+    if np.isnan(scores.shape[0]):
+        raise ValueError("scores has chunks of unknown size: call scores.compute_chunk_sizes() first")
+    return _reduced(_Job(learner, max(scores.chunks[0]), scores.shape[0], wide), scores)
+
+
+def _reduced(job: _Job, scores: Any) -> State:
+    import dask
+
+    part, merged = dask.delayed(_part, pure=True), dask.delayed(_merged, pure=True)
+    starts = np.cumsum([0, *scores.chunks[0]])
+    states = [part(job, int(start), chunk) for start, chunk in zip(starts, scores.to_delayed(), strict=False)]
+    while len(states) > 1:
+        states = [merged(job, states[k : k + FAN_IN]) for k in range(0, len(states), FAN_IN)]
+    (state,) = dask.compute(states[0])
+    return jax.tree.map(jnp.asarray, state)
+
+
+def _part(job: _Job, start: int, scores: np.ndarray) -> State:
+    """Return the state of a part of the stream."""
+    with jax.enable_x64(job.wide):
+        check_block([job.learner], scores, None, ["index"], [], np.arange(start, start + scores.size))
+        method = getattr(job.learner, "offline", None)
+        if method is None or not scores.size:
+            return _on_host(replay(job.learner, scores, [0.5], keep="summary").state)
+        filled = np.full((1, job.size), scores[-1], float_dtype(scores))
+        filled[0, : scores.size] = scores
+        observed = None if scores.size == job.size else np.arange(job.size)[None] < scores.size
+        # The bins of a Quantized may depend on how many scores there will be; other states are as large as the part.
+        begin = fresh_state(job.learner, job.rounds if isinstance(job.learner, Quantized) else job.size, filled.dtype)
+        placed = method.place_on_host(job.learner, begin, True, filled, observed)
+        placed, told = jax.tree.map(lambda leaf: leaf[0], (placed, observed))
+        return _on_host(_finished(method, job.learner, begin, placed, scores.size, filled[0], told))
+
+
+@jax.jit(static_argnames="method")
+def _finished(method: Method, learner: Any, begin: State, placed: Any, count: Any, scores: Any, observed: Any) -> State:
+    return method.finish(learner, begin, placed, begin.seen + count.astype(begin.seen.dtype), scores, observed)
+
+
+def _merged(job: _Job, states: list[State]) -> State:
+    """Merge neighbours, then neighbours of those."""
+    with jax.enable_x64(job.wide):
+        while len(states) > 1:
+            pairs = [states[k : k + 2] for k in range(0, len(states), 2)]
+            states = [job.learner.merge(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        return _on_host(states[0])
+
+
+def _on_host(state: State) -> State:
+    """Bring a state into memory that may travel between processes."""
+    return jax.tree.map(np.asarray, state)
