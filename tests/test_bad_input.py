@@ -206,6 +206,7 @@ CONSTRUCTORS = [
     (lambda: dpc.Exact(capacity=0), "Exact.capacity = 0: must be a whole number, at least 1"),
     (lambda: dpc.Quantized(bins=0), "Quantized.bins = 0: must be a whole number, at least 1"),
     (lambda: dpc.Quantized(bins=True), "Quantized.bins = True"),
+    (lambda: dpc.Quantized(bins=2**31), "Quantized.bins = 2147483648: at most 268435456, or Exact"),
     (lambda: dpc.Quantized(bins=4, discount=-1), "Quantized.discount = -1.0"),
     (lambda: dpc.Quantized().init(), "Quantized.bins = None: a number of bins is needed outside replay"),
     (lambda: dpc.Quantized(4, priors.from_numpyro(dist.HalfNormal(1.0))), "equal bins need a bounded one"),

@@ -22,6 +22,8 @@ from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 
+MOST_BINS = 2**28  # two gigabytes of them; beyond 2³¹ they could not be numbered
+
 
 @register(static=("bins",))
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Quantized:
         check_belief("Quantized", self)
         if self.bins is not None:
             object.__setattr__(self, "bins", whole("Quantized.bins", self.bins, 1))
+            if self.bins > MOST_BINS:
+                raise ValueError(f"Quantized.bins = {self.bins}: at most {MOST_BINS}, or Exact, which rounds no score")
         if not is_traced(self.support) and not np.all(np.isfinite(self.support)):
             raise ValueError(f"Quantized.prior has support {self.support}: equal bins need a bounded one")
 
