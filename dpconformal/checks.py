@@ -245,7 +245,7 @@ def ordered(owner: str, low: Scalar, high: Scalar) -> None:
 
 def places(name: str, value: Any, minimum: int) -> int:
     """
-    Check how many numbers a state is to keep.
+    Check how many numbers a state is to keep, or rounds it is to count.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def places(name: str, value: Any, minimum: int) -> int:
         If it is anything else, or more than :data:`MOST_PLACES`.
     """
     if whole(name, value, minimum) > MOST_PLACES:
-        raise ValueError(f"{name} = {value}: at most {MOST_PLACES}, for that many numbers are kept")
+        raise ValueError(f"{name} = {value}: at most {MOST_PLACES}")
     return int(value)
 
 
