@@ -21,6 +21,8 @@ TINY = float(np.finfo(float).tiny)  # the smallest normal number
 # takes for 0 is more than rounding, and here 2e-7 of the width; on a wider support than this, the reciprocal is 0.
 NARROWEST, WIDEST = 1e-301, 1e307
 
+MOST_PLACES = 2**28  # two gigabytes; 2³¹ of them could not be numbered
+
 # A hyperparameter: a number, or an array of them as an axis for vmap.
 Scalar = Any
 
@@ -239,6 +241,30 @@ def ordered(owner: str, low: Scalar, high: Scalar) -> None:
     complain_at(f"{owner}.high", high, bad, f"must exceed low = {low[bad][0] if bad.any() else 0:g} by a finite width")
     why = f"must exceed low by {NARROWEST:g} at least and {WIDEST:g} at most; rescale the scores"
     complain_at(f"{owner}.high", high, (width < NARROWEST) | (width > WIDEST), why)
+
+
+def places(name: str, value: Any, minimum: int) -> int:
+    """
+    Check how many numbers a state is to keep, or rounds it is to count.
+
+    Parameters
+    ----------
+    name, value, minimum
+        As for :func:`whole`.
+
+    Returns
+    -------
+    int
+        As for :func:`whole`.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else, or more than :data:`MOST_PLACES`.
+    """
+    if whole(name, value, minimum) > MOST_PLACES:
+        raise ValueError(f"{name} = {value}: at most {MOST_PLACES}")
+    return int(value)
 
 
 def whole(name: str, value: Any, minimum: int) -> int:

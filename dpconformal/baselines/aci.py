@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
 from dpconformal.baselines.grid_checks import check_grid
 from dpconformal.beliefs.window import CONVENTIONS, Window, empty_window, slide, window_quantile
-from dpconformal.checks import Scalar, number, whole
+from dpconformal.checks import Scalar, number, places
 from dpconformal.learner import rounding
 from dpconformal.pytree import register
 
@@ -53,8 +53,8 @@ def check_window(learner: Any) -> None:
     """
     owner = type(learner).__name__
     check_grid(learner)
-    object.__setattr__(learner, "window", whole(f"{owner}.window", learner.window, 1))
-    object.__setattr__(learner, "warmup", whole(f"{owner}.warmup", learner.warmup, 1))
+    object.__setattr__(learner, "window", places(f"{owner}.window", learner.window, 1))
+    object.__setattr__(learner, "warmup", places(f"{owner}.warmup", learner.warmup, 1))
     for name, choices in (("convention", CONVENTIONS), ("outside", OUTSIDE)):
         value = getattr(learner, name, choices[0])
         if value not in choices:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from dpconformal.baselines.aci import adapted_levels, asked_of_window, check_window, window_of
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
 from dpconformal.beliefs.window import empty_window, share_at_least, slide
-from dpconformal.checks import Scalar, as_numbers, complain_at, is_traced, whole
+from dpconformal.checks import Scalar, as_numbers, complain_at, is_traced, places
 from dpconformal.pytree import register
 
 RATES = tuple(0.001 * 2**k for k in range(8))
@@ -147,7 +147,7 @@ class DtACI(GridLearner):
     def __post_init__(self) -> None:
         check_window(self)
         check_rates(self)
-        object.__setattr__(self, "horizon", whole("DtACI.horizon", self.horizon, 1))
+        object.__setattr__(self, "horizon", places("DtACI.horizon", self.horizon, 1))
 
     def sound(self) -> Any:
         """Tell whether hyperparameters are in range."""

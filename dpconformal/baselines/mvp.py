@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from dpconformal.baselines.buckets import Buckets, Choice, choose, counted, no_rounds, reseeded
 from dpconformal.baselines.grid import GridLearner, grid_of, learnt, routed, width_of
 from dpconformal.baselines.grid_checks import check_grid
-from dpconformal.checks import Numbers, Scalar, is_traced, number, whole
+from dpconformal.checks import Numbers, Scalar, is_traced, number, places, whole
 from dpconformal.learner import State
 from dpconformal.pytree import register
 
@@ -81,8 +81,9 @@ class MVP(GridLearner):
 
     def __post_init__(self) -> None:
         check_grid(self)
-        for name, least in (("buckets", 1), ("groups", 1), ("resolution", 1)):
-            object.__setattr__(self, name, whole(f"MVP.{name}", getattr(self, name), least))
+        for name, check in (("buckets", places), ("groups", places), ("resolution", whole)):
+            object.__setattr__(self, name, check(f"MVP.{name}", getattr(self, name), 1))
+        places("MVP.buckets * MVP.groups", self.buckets * self.groups, 1)
         object.__setattr__(self, "eta", number("MVP.eta", self.eta, 0.0, open_low=True))
         if not isinstance(self.normalize, bool):
             raise ValueError(f"MVP.normalize = {self.normalize!r}: pass True or False")

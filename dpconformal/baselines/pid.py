@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from dpconformal.baselines.aci import OUTSIDE
 from dpconformal.baselines.grid import GridLearner, dtype_of, grid_of, initial_of, learnt, routed, width_of
 from dpconformal.baselines.grid_checks import check_grid
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, whole
+from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, places
 from dpconformal.learner import State
 from dpconformal.pytree import register
 
@@ -111,7 +111,7 @@ class PID(GridLearner):
             value = number(f"PID.{name}", getattr(self, name), 0.0, open_low=name == "saturation")
             object.__setattr__(self, name, value)
         if self.window is not None:
-            object.__setattr__(self, "window", whole("PID.window", self.window, 1))
+            object.__setattr__(self, "window", places("PID.window", self.window, 1))
         if self.outside not in OUTSIDE[:2]:
             raise ValueError(f"PID.outside = {self.outside!r}: pass one of {', '.join(map(repr, OUTSIDE[:2]))}")
 

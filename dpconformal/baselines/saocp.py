@@ -14,7 +14,7 @@ from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, learnt,
 from dpconformal.baselines.grid_checks import check_grid, check_state
 from dpconformal.baselines.ogd import slope
 from dpconformal.baselines.sfogd import scale_free_step
-from dpconformal.checks import Numbers, Scalar, is_traced, whole
+from dpconformal.checks import Numbers, Scalar, is_traced, places
 from dpconformal.counting import MOST
 from dpconformal.learner import State, rounding
 from dpconformal.pinball import pinball
@@ -109,7 +109,7 @@ class SAOCP(GridLearner):
 
     def __post_init__(self) -> None:
         check_grid(self)
-        object.__setattr__(self, "lifetime", whole("SAOCP.lifetime", self.lifetime, 1))
+        object.__setattr__(self, "lifetime", places("SAOCP.lifetime", self.lifetime, 1))
 
     @property
     def room(self) -> int:  # type: ignore[override]

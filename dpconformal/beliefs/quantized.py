@@ -13,7 +13,7 @@ from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
 from dpconformal.beliefs.quantized_replay import METHOD
 from dpconformal.beliefs.weights import check_belief, check_rounds, check_unspoilt, closes_over_traced, weights_of
-from dpconformal.checks import Numbers, Scalar, is_traced, whole
+from dpconformal.checks import Numbers, Scalar, is_traced, places, whole
 from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import usable
@@ -21,8 +21,6 @@ from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
-
-MOST_BINS = 2**28  # two gigabytes of them; beyond 2³¹ they could not be numbered
 
 
 @register(static=("bins",))
@@ -62,9 +60,7 @@ class Quantized:
     def __post_init__(self) -> None:
         check_belief("Quantized", self)
         if self.bins is not None:
-            object.__setattr__(self, "bins", whole("Quantized.bins", self.bins, 1))
-            if self.bins > MOST_BINS:
-                raise ValueError(f"Quantized.bins = {self.bins}: at most {MOST_BINS}, or Exact, which rounds no score")
+            object.__setattr__(self, "bins", places("Quantized.bins", self.bins, 1))
         if not is_traced(self.support) and not np.all(np.isfinite(self.support)):
             raise ValueError(f"Quantized.prior has support {self.support}: equal bins need a bounded one")
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from dpconformal.beliefs.empirical import rank_of_level
 from dpconformal.beliefs.weights import check_precision, check_prior, check_unspoilt
 from dpconformal.beliefs.window import Window, check_latest, empty_window, held, slide
-from dpconformal.checks import Numbers, Scalar, whole
+from dpconformal.checks import Numbers, Scalar, places
 from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import usable
@@ -51,7 +51,7 @@ class SlidingERM:
 
     def __post_init__(self) -> None:
         check_prior("SlidingERM", self.prior)
-        object.__setattr__(self, "window", whole("SlidingERM.window", self.window, 1))
+        object.__setattr__(self, "window", places("SlidingERM.window", self.window, 1))
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
