@@ -52,11 +52,13 @@ def pytest_addoption(parser):
 
 
 def _values(item):
-    """List what a test is run with, by each of its lists of parameters."""
-    for mark in item.iter_markers("parametrize"):
-        names = mark.args[0].replace(",", " ").split() if isinstance(mark.args[0], str) else mark.args[0]
-        given = tuple(id(item.callspec.params.get(name)) for name in names)
-        yield item.parent.nodeid, item.originalname, tuple(names), given
+    """List what a test is run with, by each of its lists of parameters, and by each fixture that has some."""
+    params = item.callspec.params
+    lists = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    lists = [tuple(names.replace(",", " ").split() if isinstance(names, str) else names) for names in lists]
+    fixtures = [(name,) for name in params if not any(name in names for names in lists)]
+    for names in lists + fixtures:
+        yield item.parent.nodeid, item.originalname, names, tuple(id(params.get(name)) for name in names)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -102,5 +102,19 @@ def _write_hidden(folder: int, name: str, parts: list[Any]) -> None:
 def _fill(file: Any, parts: list[Any]) -> None:
     for part in parts:
         file.write(part)
+    bring_to_disk(file)
+
+
+def bring_to_disk(file: Any) -> None:
+    """
+    Wait until what was written to a file is on the disk.
+
+    Before anything says that it is there: without power the one might be lost and the other not.
+
+    Parameters
+    ----------
+    file : binary file
+        Open for writing.
+    """
     file.flush()
     os.fsync(file.fileno())

@@ -1,6 +1,5 @@
 """Replay many series of unequal length, in memory or on a disk with the possibility to go on."""
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpconformal as dpc
+from dpconformal.checkpoints.atomic import bring_to_disk
 from dpconformal.checkpoints.progress import note, recall
 from dpconformal.checkpoints.states import leaves_of, state_from
 from dpconformal.cli.passes import plan, replayed
@@ -93,9 +93,7 @@ def replay_to_disk(
                 out.write(np.ascontiguousarray(some, "<f8").data)
             if k == len(passes) or time.monotonic() - saved > max(_EVERY, 10 * cost):
                 start = time.monotonic()
-                # On the disk before it is noted: without power the one might be lost and the other not.
-                out.flush()
-                os.fsync(out.fileno())
+                bring_to_disk(out)
                 carried = k < len(passes) and passes[k].rounds.start
                 about = {"passes": k, "seconds": seconds}
                 note(journal, "replay", about, leaves_of(learner, state) if carried else {})

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,9 @@ class _End:
 
     def __call__(self, *_: object) -> None:
         console = Console(stderr=True)
-        console.show_cursor()  # a progress bar has hidden it
+        console.show_cursor()  # a progress bar has hidden it, and left its line unfinished
+        if console.is_terminal:
+            console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
         console.print(self.last_words, highlight=False, markup=False, soft_wrap=True)
         sys.stdout.flush()
         os._exit(130)

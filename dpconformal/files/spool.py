@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dpconformal.checkpoints.atomic import write_whole
+from dpconformal.checkpoints.atomic import bring_to_disk, write_whole
 from dpconformal.checkpoints.progress import note, recall
 from dpconformal.files.recorded import Names, Recorded
 from dpconformal.files.source import Block, Source
@@ -83,10 +83,10 @@ def _copy(source: Source, folder: Path, check: Callable[[Source, Block], None]) 
                 )
             # With several series the reading begins anew: their numbering is in memory only.
             elif time.monotonic() - noted > _EVERY:
-                _bring_to_disk(rows)
+                bring_to_disk(rows)
                 note(journal, "reading", {"where": block.after, "rows": row}, {})
                 noted = time.monotonic()
-        _bring_to_disk(rows)
+        bring_to_disk(rows)
     several = counts.size > 0
     if several:
         write_whole(folder / "names.json", [json.dumps(names.all).encode()])
@@ -95,12 +95,6 @@ def _copy(source: Source, folder: Path, check: Callable[[Source, Block], None]) 
     note(folder / "scores.dpc", "scores", about, {"lengths": counts if several else np.array([row])})
     for used in (folder / "codes.i4", journal, *([file] if several else [])):
         used.unlink(missing_ok=True)
-
-
-def _bring_to_disk(file: BinaryIO) -> None:
-    """Before anything says that it is there: without power the one might be lost and the other not."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _opened(file: Path, size: int) -> BinaryIO:
