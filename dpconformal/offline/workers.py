@@ -1,9 +1,11 @@
 """All cores at work: XLA runs one sequential loop per call, so several calls run in threads."""
 
+import contextlib
 import itertools
 import os
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -12,17 +14,38 @@ import numpy as np
 
 ALIGNMENT = 64  # bytes: what XLA asks of memory that it is to use as it is
 BYTES = 2**24  # results of a block of sequences, at most
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def on_one_core() -> Iterator[None]:
+    """
+    Leave the other cores alone, for a task of a scheduler that keeps them busy with other tasks.
+
+    Yields
+    ------
+    None
+        In this thread :func:`cores` is 1.
+    """
+    before = getattr(_local, "one", False)
+    _local.one = True
+    try:
+        yield
+    finally:
+        _local.one = before
 
 
 def cores() -> int:
     """
-    Count the cores this process may use.
+    Count the cores this thread may keep busy: all that the process has, or the one of :func:`on_one_core`.
 
     Returns
     -------
     int
         At least 1.
     """
+    if getattr(_local, "one", False):
+        return 1
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -52,8 +75,8 @@ def in_threads(tasks: Iterable[Callable[[], Any]]) -> list[Any]:
     waiting: deque[Future[Any]] = deque()
     tasks = iter(tasks)
     ahead = list(itertools.islice(tasks, 2))
-    if len(ahead) < 2:
-        return [task() for task in ahead]
+    if len(ahead) < 2 or cores() == 1:
+        return [task() for task in itertools.chain(ahead, tasks)]
     with ThreadPoolExecutor(cores()) as pool:
         for task in itertools.chain(ahead, tasks):
             waiting.append(pool.submit(run, task))

@@ -78,13 +78,33 @@ def complain_by_label(
         return
     index = tuple(int(i) for i in np.argwhere(bad)[0])
     words = [np.asarray(label).reshape(-1)[i] for label, i in zip(labels, index, strict=False)] + [times[index[-1]]]
-    where = ", ".join(f"{name}={_written(word)}" for name, word in zip(names, words, strict=True))
+    where = ", ".join(f"{name}={written(word)}" for name, word in zip(names, words, strict=True))
     more = int(np.count_nonzero(bad)) - 1
     others = f" ({more} more in the same block)" if more else ""
     raise ValueError(f"scores at {where} is {scores[index]!s}: {why}{others}")
 
 
-def _written(label: Any) -> str:
+def written(label: Any) -> str:
+    """
+    Write the label of a series or of a time, as short as it is exact.
+
+    Parameters
+    ----------
+    label : object
+        A NumPy scalar, a pandas timestamp, or anything else.
+
+    Returns
+    -------
+    str
+        For a message.
+
+    Examples
+    --------
+    >>> written(np.datetime64("2024-05-01T00:00:00", "ns")), written(np.int64(7)), written("A")
+    ('2024-05-01', '7', "'A'")
+    """
+    if hasattr(label, "to_datetime64"):
+        label = label.to_datetime64()
     if isinstance(label, np.datetime64):
         return str(np.datetime_as_string(label, unit="auto"))
     return repr(label.item() if isinstance(label, np.generic) else label)

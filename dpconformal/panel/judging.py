@@ -1,15 +1,11 @@
 """Coverage, loss and regret of a block of series, from one pass over its thresholds."""
 
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.offline.workers import blocks_of_sequences, in_threads
-from dpconformal.pinball import pinball
 
 METRICS = ("coverage", "loss", "regret", "mean_threshold")
+IN_CACHE = 8  # series that are looked at together
 
 
 def means_of_totals(
@@ -64,30 +60,48 @@ def totals_of(
     tuple of ndarray, shape (B, A)
         Covered rounds, total loss, and the sum of thresholds; in float64.
     """
+    totals = np.empty((3, len(scores), levels.size))
 
-    def task(block: slice) -> Any:
-        own = thresholds[block], scores[block], None if observed is None else observed[block]
-        with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, _totals(*own, levels))
+    def task(block: slice) -> None:
+        room = np.empty((2, IN_CACHE, *thresholds.shape[1:]))  # new memory for each would cost more than the sums
+        for start in range(block.start, min(block.stop, len(scores)), IN_CACHE):
+            own = slice(start, min(start + IN_CACHE, block.stop, len(scores)))
+            told = None if observed is None else observed[own]
+            totals[:, own] = _totals(thresholds[own], scores[own], told, levels, *room[:, : own.stop - start])
 
     blocks = blocks_of_sequences(len(scores), thresholds[0].nbytes if len(scores) else 0)
-    parts = in_threads([lambda block=block: task(block) for block in blocks])
-    covered, loss, threshold = (np.concatenate(some) for some in zip(*parts, strict=True))
+    in_threads([lambda block=block: task(block) for block in blocks])
+    covered, loss, threshold = totals
     return covered, loss, threshold
 
 
-@jax.jit
-def _totals(thresholds: Any, scores: Any, observed: Any, levels: Any) -> Any:
-    counts = jnp.ones((), bool) if observed is None else observed[..., None]
-    score = scores[..., None]
-    covered = jnp.sum((score <= thresholds) & counts, axis=-2, dtype=jnp.float64)
-    wide = thresholds.astype(jnp.float64)
-    loss = pinball(jnp, wide, score.astype(jnp.float64), levels.astype(jnp.float64)[None, None])
-    return (
-        covered,
-        jnp.sum(jnp.where(counts, loss, 0), axis=-2),
-        jnp.sum(jnp.where(counts, wide, 0), axis=-2),
-    )
+def _totals(
+    thresholds: np.ndarray,
+    scores: np.ndarray,
+    observed: np.ndarray | None,
+    levels: np.ndarray,
+    gap: np.ndarray,
+    side: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    np.subtract(thresholds, scores[..., None], out=gap)
+    if observed is None:
+        wide = thresholds.astype(float, copy=False)
+        covered = _sums(np.greater_equal(gap, 0, out=side))
+    else:
+        counts = observed[..., None]
+        wide = np.where(counts, thresholds, 0).astype(float, copy=False)
+        covered = _sums(np.multiply(gap >= 0, counts, out=side))
+        gap[~observed] = 0
+    above = _sums(np.maximum(gap, 0, out=side))
+    below = _sums(np.minimum(gap, 0, out=side))
+    with np.errstate(invalid="ignore"):  # a threshold without an end, at level 1, costs nothing
+        loss = np.where(levels >= 1, 0, (1 - levels) * above) - levels * below
+    return covered, loss, _sums(wide)
+
+
+def _sums(values: np.ndarray) -> np.ndarray:
+    """Add up over rounds, (B, T, A): as a product with ones, several times as fast as a sum along that axis."""
+    return (np.ones((1, values.shape[1])) @ values)[:, 0]
 
 
 def least_loss(scores: np.ndarray, observed: np.ndarray | None, levels: np.ndarray) -> np.ndarray:

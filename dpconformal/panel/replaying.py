@@ -1,5 +1,6 @@
 """Replay a panel: independent series along one dimension, labelled, in memory or in chunks."""
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,8 +11,9 @@ from dpconformal.checks import Numbers
 from dpconformal.inputs import as_levels, float_dtype
 from dpconformal.learner import Learner
 from dpconformal.metrics.summary import as_written
-from dpconformal.panel.judging import METRICS, least_loss, means_of_totals, totals_of
+from dpconformal.offline.workers import on_one_core
 from dpconformal.panel.checking import check_block
+from dpconformal.panel.judging import METRICS, least_loss, means_of_totals, totals_of
 from dpconformal.panel.sweeps import swept
 from dpconformal.replay import replay
 
@@ -29,6 +31,7 @@ class _Job(NamedTuple):
     size: int  # series of a block; smaller ones are filled up, so that one program serves them all
     wide: bool  # whether JAX has 64 bits where the work was asked for
     masked: bool
+    chunked: bool  # then the scheduler keeps the other cores busy
     names: tuple[str, ...]  # of the dimensions of a block
     times: np.ndarray  # (T,)
 
@@ -48,8 +51,8 @@ def replay_panel(
     Parameters
     ----------
     scores : xarray.DataArray
-        Nonconformity scores. One dimension is time, all others are independent series. Backed by NumPy it is replayed at
-        once; backed by Dask nothing runs until it is asked for, and then chunk by chunk.
+        Nonconformity scores. One dimension is time, all others are independent series. Backed by NumPy it is replayed
+        at once; backed by Dask nothing runs until it is asked for, and then chunk by chunk.
     learner : Learner
         Any method.
     levels : array_like, shape (A,)
@@ -99,8 +102,8 @@ def replay_panel(
     size = int(np.prod([max(scores.chunksizes[name]) if chunked else scores.sizes[name] for name in batch]))
     times = scores[dim].values
     shape = tuple(points.sizes.values())
-    job = _Job(learners, shape, asked, keep, size, wide, mask is not None, (*batch, dim), times)
-    labels = [scores[name].chunk({name: scores.chunksizes[name]}) if chunked else scores[name] for name in batch]
+    job = _Job(learners, shape, asked, keep, size, wide, mask is not None, chunked, (*batch, dim), times)
+    labels = [_labels(scores, name) for name in batch]
     given = [scores, *([mask] if mask is not None else []), *labels]
     sweep = [str(name) for name in points.dims]
     outputs = [[*sweep, dim, "level"]] * (keep == "all") + [[*sweep, "level"]] * len(METRICS) + [[]]
@@ -118,6 +121,17 @@ def replay_panel(
     variables = dict(zip(["thresholds"] * (keep == "all") + [*METRICS, "rounds"], results, strict=True))
     found = xr.Dataset(variables, attrs={"learner": repr(learner)})
     return found.assign_coords({"level": as_written(asked), **points.coords})
+
+
+def _labels(scores: Any, name: str) -> Any:
+    """Return the labels of a dimension, chunked like it; those of an index never are."""
+    import xarray as xr
+
+    if scores.chunks is None:
+        return scores[name].variable
+    import dask.array as da
+
+    return xr.Variable([name], da.from_array(scores[name].values, chunks=(scores.chunksizes[name],)))
 
 
 def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
@@ -157,7 +171,7 @@ def _replay_block(job: _Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.
     counts = np.full(len(rows), rounds) if observed is None else observed.sum(axis=-1)
     least = least_loss(rows if missing is None else np.where(missing, 0, rows), observed, job.levels)
     kept: list[list[np.ndarray]] = []
-    with jax.enable_x64(job.wide):
+    with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
         for learner in job.learners:
             run: Any = replay(learner, filled, job.levels, keep=job.keep, mask=told)
             if job.keep == "all":

@@ -31,7 +31,7 @@ def swept(learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]) -
     Raises
     ------
     ValueError
-        For a field that the learner has not, an array without dimensions of its own, or a value that the learner refuses.
+        For a field that the learner has not, a dimension that means something else, or a value that it refuses.
     """
     import xarray as xr
 

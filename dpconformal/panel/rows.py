@@ -1,0 +1,168 @@
+"""Rows of a long table, (series, time, score): refused by series and time where they make no panel."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpconformal.panel.checking import written
+
+
+class Columns(NamedTuple):
+    """Names of the columns of a long table: which series, when, and the score."""
+
+    id: str
+    time: str
+    score: str
+
+
+class Rows(NamedTuple):
+    """
+    Checked rows of a long table.
+
+    Attributes
+    ----------
+    ids : ndarray, shape (N,)
+        Series.
+    times : ndarray, shape (N,)
+        Times.
+    scores : ndarray, shape (N,)
+        Finite scores.
+    """
+
+    ids: np.ndarray
+    times: np.ndarray
+    scores: np.ndarray
+
+
+def checked_rows(frame: Any, columns: Columns, first: int = 0) -> Rows:
+    """
+    Take the columns of a long table apart, and refuse rows that mean nothing by themselves.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The table, or some rows of it.
+    columns : Columns
+        Its columns.
+    first : int
+        Row of the whole table that these begin with, for errors.
+
+    Returns
+    -------
+    Rows
+        In the same order.
+
+    Raises
+    ------
+    ValueError
+        For a column that is not there, a series or a time that is missing, types that are mixed, and a score that is no
+        finite number; naming series and time.
+    """
+    for what, name in zip(columns._fields, columns, strict=True):
+        if name not in frame.columns:
+            raise ValueError(f"{what} = {name!r}: the table has columns {', '.join(map(repr, frame.columns))}")
+    ids, times = frame[columns.id], frame[columns.time]
+    missing = ids.isna().to_numpy()
+    if missing.any():
+        row = int(missing.argmax())
+        when = f"{columns.time}={written(times.iloc[row])}"
+        raise ValueError(f"{columns.id} is missing in row {first + row}, {when}: say which series the score belongs to")
+    _check_one_type(ids, columns.id, first)
+    missing = times.isna().to_numpy()
+    if missing.any():
+        row = int(missing.argmax())
+        whose = f"{columns.id}={written(ids.iloc[row])}"
+        raise ValueError(f"{columns.time} is missing in row {first + row}, {whose}: a score needs a time")
+    _check_one_type(times, columns.time, first)
+    return Rows(_plain_ids(ids), _plain_times(times, columns), _plain_scores(frame, columns))
+
+
+def _check_one_type(column: Any, name: str, first: int) -> None:
+    if column.dtype != object:
+        return
+    kinds = column.map(type)
+    other = (kinds != kinds.iloc[0]).to_numpy() if len(column) else np.zeros(0, bool)
+    if other.any():
+        row = int(other.argmax())
+        values = f"{column.iloc[0]!r} in row {first} and {column.iloc[row]!r} in row {first + row}"
+        raise ValueError(f"{name} has mixed types, such as {values}: convert the column to one")
+
+
+def _plain_ids(ids: Any) -> np.ndarray:
+    if ids.dtype.name == "category":
+        ids = ids.astype(ids.cat.categories.dtype)
+    if ids.dtype.kind in "iufb" or ids.dtype.kind == "M":
+        return ids.to_numpy()
+    return ids.to_numpy(object)
+
+
+def _plain_times(times: Any, columns: Columns) -> np.ndarray:
+    if getattr(times.dtype, "tz", None) is not None:
+        remedy = f"frame[{columns.time!r}].dt.tz_convert('UTC').dt.tz_localize(None)"
+        raise ValueError(f"{columns.time} has a time zone, which arrays do not have: pass {remedy}")
+    if times.dtype.kind not in "iufMm":
+        remedy = "convert it, with pandas.to_datetime for instance"
+        raise ValueError(f"{columns.time} has dtype {times.dtype}, neither numbers nor dates: {remedy}")
+    values = times.to_numpy()
+    if values.dtype.kind in "iu" and values.size and np.abs(values).max() > 2**53:
+        raise ValueError(f"{columns.time} has whole numbers above 2^53, such as {values.max()}: pass dates")
+    return values
+
+
+def _plain_scores(frame: Any, columns: Columns) -> np.ndarray:
+    column = frame[columns.score]
+    if column.dtype.kind not in "iuf" or not isinstance(column.dtype, np.dtype):
+        import pandas as pd
+
+        numbers = pd.to_numeric(column, errors="coerce")
+        odd = numbers.isna().to_numpy()
+        if column.dtype.kind in "bMmc" or odd.any():
+            _complain(frame, columns, int(odd.argmax()), "no finite number; mend the row, or leave it out")
+        if column.dtype.kind not in "iuf":
+            why = f"text in a column of dtype {column.dtype}; convert the column, with pandas.to_numeric"
+            _complain(frame, columns, 0, why)
+        column = numbers
+    scores = column.to_numpy()
+    bad = ~np.isfinite(scores)
+    if bad.any():
+        why = "no finite number; a score that is missing has no row"
+        _complain(frame, columns, int(bad.argmax()), why)
+    return scores if scores.dtype == np.float32 else scores.astype(float)
+
+
+def _complain(frame: Any, columns: Columns, row: int, why: str) -> None:
+    series, time, score = (frame[name].iloc[row] for name in columns)
+    where = f"{columns.id}={written(series)}, {columns.time}={written(time)}"
+    raise ValueError(f"{columns.score} at {where} is {score!r}: {why}")
+
+
+def check_order(rows: Rows, codes: np.ndarray, columns: Columns) -> None:
+    """
+    Refuse series that go back in time, or stand still.
+
+    Parameters
+    ----------
+    rows : Rows
+        With all rows of a series together, in the order of the table.
+    codes : ndarray of int, shape (N,)
+        Which series each row belongs to.
+    columns : Columns
+        Names of the columns.
+
+    Raises
+    ------
+    ValueError
+        Naming series and time.
+    """
+    same, steps = codes[1:] == codes[:-1], np.diff(rows.times)
+    bad = same & (steps <= np.zeros((), steps.dtype))
+    if not bad.any():
+        return
+    row = int(bad.argmax())
+    whose = f"{columns.id}={written(rows.ids[row])}"
+    before, after = written(rows.times[row]), written(rows.times[row + 1])
+    if before == after or rows.times[row] == rows.times[row + 1]:
+        raise ValueError(f"{whose} has two scores at {columns.time}={after}: leave one out, or name them two series")
+    raise ValueError(
+        f"{whose} is not in order: {columns.time}={after} comes after {before}; sort the table by {columns.time}"
+    )
