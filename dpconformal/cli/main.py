@@ -8,6 +8,7 @@ from dpconformal.cli.compare import compare
 from dpconformal.cli.demo import demo
 from dpconformal.cli.diagnose import diagnose
 from dpconformal.cli.experiment import experiment
+from dpconformal.cli.panel import panel
 from dpconformal.cli.replay import replay
 from dpconformal.cli.stopping import stopped_at_once
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(replay)
+app.command()(panel)
 app.command()(compare)
 app.command()(diagnose)
 app.command()(demo)

@@ -64,8 +64,8 @@ def complain_by_label(
         Of the axes.
     labels : sequence of ndarray
         Of each leading axis, along that axis of a block.
-    times : ndarray, shape (T,)
-        Of the last axis.
+    times : ndarray, shape (T,) or (..., T)
+        Of the last axis, or of each score.
     why : str
         What is wrong, and what to do.
 
@@ -77,7 +77,9 @@ def complain_by_label(
     if not bad.any():
         return
     index = tuple(int(i) for i in np.argwhere(bad)[0])
-    words = [np.asarray(label).reshape(-1)[i] for label, i in zip(labels, index, strict=False)] + [times[index[-1]]]
+    words = [np.asarray(label).reshape(-1)[i] for label, i in zip(labels, index, strict=False)] + [
+        times[index if times.ndim > 1 else index[-1]]
+    ]
     where = ", ".join(f"{name}={written(word)}" for name, word in zip(names, words, strict=True))
     more = int(np.count_nonzero(bad)) - 1
     others = f" ({more} more in the same block)" if more else ""

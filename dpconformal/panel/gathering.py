@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FAN_IN = 8  # tallies that a task adds up
 NUMBERS = 2**20  # scores of a chunk, about: with ten levels 80 MB of thresholds
+CHUNKS = 32  # at least, so that there is work for some cores; unless they would be smaller than
+SMALLEST = 2**14  # scores
 
 
 class Tally(NamedTuple):
@@ -73,7 +75,7 @@ def gathered(parts: Sequence[Any], columns: Columns, numbers: int = NUMBERS) -> 
     names, rounds = tally.names, int(tally.counts.max(initial=0))
     if not names.size:
         raise ValueError("the table has no rows")
-    size = max(1, min(numbers // rounds, len(names)))
+    size = series_of_a_chunk(len(names), rounds, numbers)
     firsts = names[::size]
     cut = [dask.delayed(_cut)(part, columns, firsts) for part in parts]
     scores, times = [], []
@@ -87,6 +89,26 @@ def gathered(parts: Sequence[Any], columns: Columns, numbers: int = NUMBERS) -> 
         scores.append(da.from_delayed(both[0], shape, tally.scores))
         times.append(da.from_delayed(both[1], shape, tally.times if tally.times.kind in "Mm" else float))
     return labelled(da.concatenate(scores), da.concatenate(times), names, columns, tally.times)
+
+
+def series_of_a_chunk(series: int, rounds: int, numbers: int) -> int:
+    """
+    Tell how many series go together.
+
+    Parameters
+    ----------
+    series, rounds : int
+        Of the panel.
+    numbers : int
+        Scores of a chunk, at most, unless a series has more.
+
+    Returns
+    -------
+    int
+        At least 1. Depends on the panel alone and not on who works, so that an interrupted run finds the same chunks.
+    """
+    few = max(-(-series // CHUNKS), SMALLEST // max(rounds, 1))
+    return max(1, min(few, numbers // max(rounds, 1), series))
 
 
 def tallied(frame: Any, columns: Columns, first: int) -> Tally:

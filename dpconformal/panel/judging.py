@@ -1,5 +1,7 @@
 """Coverage, loss and regret of a block of series, from one pass over its thresholds."""
 
+import functools
+
 import numpy as np
 
 from dpconformal.offline.workers import blocks_of_sequences, in_threads
@@ -26,14 +28,14 @@ def means_of_totals(
     Returns
     -------
     dict
-        The :data:`METRICS`; NaN for a series without a score.
+        The :data:`METRICS`; for a series without a score regret is 0, as a total is, and means are NaN.
     """
     count = rounds[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         return {
             "coverage": covered / count,
             "loss": loss / count,
-            "regret": np.where(count > 0, loss - least, np.nan),
+            "regret": np.where(count > 0, loss - least, 0),
             "mean_threshold": threshold / count,
         }
 
@@ -70,7 +72,7 @@ def totals_of(
             totals[:, own] = _totals(thresholds[own], scores[own], told, levels, *room[:, : own.stop - start])
 
     blocks = blocks_of_sequences(len(scores), thresholds[0].nbytes if len(scores) else 0)
-    in_threads([lambda block=block: task(block) for block in blocks])
+    in_threads([functools.partial(task, block) for block in blocks])
     covered, loss, threshold = totals
     return covered, loss, threshold
 
@@ -83,7 +85,7 @@ def _totals(
     gap: np.ndarray,
     side: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    np.subtract(thresholds, scores[..., None], out=gap)
+    np.subtract(thresholds, scores[..., None], out=gap, dtype=float)
     if observed is None:
         wide = thresholds.astype(float, copy=False)
         covered = _sums(np.greater_equal(gap, 0, out=side))
@@ -138,4 +140,4 @@ def least_loss(scores: np.ndarray, observed: np.ndarray | None, levels: np.ndarr
             return (1 - levels) * (rank * best - below) + levels * (above - (n - rank) * best)
 
     blocks = blocks_of_sequences(len(scores), scores[0].nbytes * 4 if len(scores) else 0)
-    return np.concatenate(in_threads([lambda block=block: task(block) for block in blocks]))
+    return np.concatenate(in_threads([functools.partial(task, block) for block in blocks]))

@@ -32,8 +32,8 @@ class _Job(NamedTuple):
     wide: bool  # whether JAX has 64 bits where the work was asked for
     masked: bool
     chunked: bool  # then the scheduler keeps the other cores busy
-    names: tuple[str, ...]  # of the dimensions of a block
-    times: np.ndarray  # (T,)
+    names: tuple[str, ...]  # of the dimensions of a block, and of its times
+    times: np.ndarray | None  # (T,), or with each block
 
 
 def replay_panel(
@@ -100,19 +100,30 @@ def replay_panel(
     batch = [str(name) for name in scores.dims if name != dim]
     chunked = scores.chunks is not None
     size = int(np.prod([max(scores.chunksizes[name]) if chunked else scores.sizes[name] for name in batch]))
-    times = scores[dim].values
-    shape = tuple(points.sizes.values())
-    job = _Job(learners, shape, asked, keep, size, wide, mask is not None, chunked, (*batch, dim), times)
+    times = _own_times(scores, dim)
+    job = _Job(
+        learners=learners,
+        shape=tuple(points.sizes.values()),
+        levels=asked,
+        keep=keep,
+        size=size,
+        wide=wide,
+        masked=mask is not None,
+        chunked=chunked,
+        names=(*batch, dim if times is None else times.name),
+        times=scores[dim].values if times is None else None,
+    )
     labels = [_labels(scores, name) for name in batch]
-    given = [scores, *([mask] if mask is not None else []), *labels]
+    along = [scores, *(part for part in (mask, times) if part is not None)]
     sweep = [str(name) for name in points.dims]
     outputs = [[*sweep, dim, "level"]] * (keep == "all") + [[*sweep, "level"]] * len(METRICS) + [[]]
     kinds = [dtype] * (keep == "all") + [np.dtype(float)] * len(METRICS) + [np.dtype(np.int64)]
     sizes = {**points.sizes, dim: scores.sizes[dim], "level": asked.size}
     results = xr.apply_ufunc(
         functools.partial(_replay_block, job),
-        *given,
-        input_core_dims=[[dim]] * (1 + (mask is not None)) + [[]] * len(labels),
+        *along,
+        *labels,
+        input_core_dims=[[dim]] * len(along) + [[]] * len(labels),
         output_core_dims=outputs,
         dask="parallelized",
         output_dtypes=kinds,
@@ -121,6 +132,12 @@ def replay_panel(
     variables = dict(zip(["thresholds"] * (keep == "all") + [*METRICS, "rounds"], results, strict=True))
     found = xr.Dataset(variables, attrs={"learner": repr(learner)})
     return found.assign_coords({"level": as_written(asked), **points.coords})
+
+
+def _own_times(scores: Any, dim: str) -> Any:
+    """Return times that differ from series to series, as of :func:`dpconformal.panel.from_long`; or None."""
+    found = (coord for coord in scores.coords.values() if coord.ndim > 1 and set(coord.dims) == set(scores.dims))
+    return next((coord.reset_coords(drop=True) for coord in found if dim not in scores.coords), None)
 
 
 def _labels(scores: Any, name: str) -> Any:
@@ -160,9 +177,11 @@ def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
 
 def _replay_block(job: _Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
     """Replay a chunk, (..., T), by every learner."""
-    mask, labels = (rest[0], rest[1:]) if job.masked else (None, rest)
+    brought = list(rest)
+    mask = brought.pop(0) if job.masked else None
+    times, labels = brought.pop(0) if job.times is None else job.times, brought
     batch, rounds = scores.shape[:-1], scores.shape[-1]
-    check_block(job.learners, scores, mask, job.names, labels, job.times)
+    check_block(job.learners, scores, mask, job.names, labels, times)
     rows = scores.reshape(-1, rounds)
     missing = None if mask is None else mask.reshape(-1, rounds)
     used = slice(len(rows))
@@ -176,11 +195,12 @@ def _replay_block(job: _Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.
             run: Any = replay(learner, filled, job.levels, keep=job.keep, mask=told)
             if job.keep == "all":
                 thresholds = [np.asarray(run.thresholds)[used]]
-                totals = totals_of(thresholds[0], rows, observed, job.levels)
+                covered, loss, threshold = totals_of(thresholds[0], rows, observed, job.levels)
             else:
                 thresholds = []
-                totals = tuple(np.asarray(a)[used] for a in (run.covered, run.total_loss, run.total_threshold))
-            found = means_of_totals(*totals, least, counts)
+                kept_totals = run.covered, run.total_loss, run.total_threshold
+                covered, loss, threshold = (np.asarray(total)[used] for total in kept_totals)
+            found = means_of_totals(covered, loss, threshold, least, counts)
             kept.append(thresholds + [found[name] for name in METRICS])
     stacked = (np.stack(parts, axis=1) if len(parts) > 1 else parts[0][:, None] for parts in zip(*kept, strict=True))
     return (*(a.reshape(batch + job.shape + a.shape[2:]) for a in stacked), counts.reshape(batch))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-def swept(learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]) -> tuple["xr.Dataset", list[Any]]:
+def swept(learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]) -> tuple["xr.DataArray", list[Any]]:
     """
     Make a learner for every combination of hyperparameters.
 
@@ -26,7 +26,8 @@ def swept(learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]) -
     Returns
     -------
     tuple
-        The grid as a dataset, and the learners in its order; one learner and no dimension without hyperparameters.
+        An array with the dimensions and coordinates of the grid, and the learners in its order; without
+        hyperparameters no dimension and one learner.
 
     Raises
     ------
@@ -48,10 +49,10 @@ def swept(learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]) -
         name: values if not values.ndim or values.dims != (name,) else values.assign_coords({name: values.values})
         for name, values in hyperparameters.items()
     }
-    grid = xr.Dataset({f"{name} ": values for name, values in named.items()})
     if not named:
-        return grid, [learner]
-    parts = xr.broadcast(*grid.data_vars.values())
+        return xr.DataArray(0.0), [learner]
+    parts = xr.broadcast(*named.values())
     rows = zip(*(np.ravel(part.values).tolist() for part in parts), strict=True)
     learners = [dataclasses.replace(learner, **dict(zip(named, row, strict=True))) for row in rows]
-    return xr.Dataset(coords=parts[0].coords), learners
+    values = {name: part for name, part in named.items() if name not in part.dims}
+    return parts[0].assign_coords({name: part.drop_vars(list(part.coords)) for name, part in values.items()}), learners

@@ -1,0 +1,164 @@
+"""``dpconformal panel``: thresholds for thousands to millions of series, on the cores of one machine or of many."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import dpconformal as dpc
+from dpconformal.cli import options
+from dpconformal.cli.cluster import cluster
+from dpconformal.cli.methods import make_learners
+from dpconformal.cli.unfinished import numbers_of, unfinished
+from dpconformal.experiments.progress import track
+from dpconformal.panel.opening import counts_of, described, dimension_of_time, in_chunks, is_long, open_panel
+from dpconformal.panel.storing import begin, check_free, regions_of, save_panel, write_regions
+from dpconformal.tables import exactly, number, table
+
+_CHUNK = 2**23  # thresholds of a chunk, about: 64 MB
+
+
+def panel(
+    scores: Annotated[
+        str, typer.Argument(metavar="SCORES", help="Folder of Parquet files, Zarr store, or NetCDF file.")
+    ],
+    id: Annotated[str, typer.Option("--id", help="Column that says which series a row belongs to.")] = "series",
+    time: Annotated[str, typer.Option(help="Column of the time; in Zarr and NetCDF, its dimension.")] = "time",
+    score: Annotated[str, typer.Option(help="Column of the scores; in Zarr and NetCDF, their variable.")] = "score",
+    missing: Annotated[
+        bool, typer.Option("--missing", help="In Zarr and NetCDF, NaN is a score that is missing, not an error.")
+    ] = False,
+    levels: options.Levels = "0.5,0.8,0.9,0.95",
+    learner: Annotated[str, typer.Option(help=f"One of {options.LEARNERS}.")] = "exact",
+    ends: options.Range = None,
+    prior: options.Prior = None,
+    bins: options.Bins = None,
+    discount: options.Discount = None,
+    concentration: options.Concentration = None,
+    window: options.Window = None,
+    keep: Annotated[str, typer.Option(help="all: thresholds and metrics; summary: metrics only.")] = "all",
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler.", show_default="a cluster of this machine's cores")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes to start.", show_default="one a core")] = None,
+    resume: options.Resume = False,
+    out: Annotated[Path, typer.Option(help="What to write: .zarr, .nc, or a folder for Parquet.")] = Path("panel.zarr"),
+) -> None:
+    """
+    Run a learner over every series of a panel, chunk by chunk, on many processes or machines.
+
+    A worker that dies is replaced by another; a run that is interrupted goes on with --resume. On several machines,
+    SCORES and --out must be places that all of them see.
+
+    Example: dpconformal panel scores/ --id store --time day --score residual --levels 0.5,0.9 --out panel.zarr
+    """
+    options.use_float64()
+    console = Console()
+    asked = options.read_levels(levels)
+    said = options.settings(ends, prior, bins, discount, concentration, window)
+    if "," in learner:
+        raise ValueError(f"--learner {learner}: one at a time")
+    if keep not in ("all", "summary"):
+        raise ValueError(f"--keep {keep}: write all or summary")
+    made = make_learners(learner, asked, said)[learner]
+    options.ranges({learner: made}, ends)
+    source, out = Path(scores), out.absolute()
+    if not source.exists():
+        raise ValueError(f"{scores} does not exist")
+    if keep == "summary" and out.suffix not in (".zarr", ".nc"):
+        raise ValueError(f"--out {out.name}: a folder of Parquet tables is for thresholds; write .zarr or .nc")
+    check_free(out)
+    job = {
+        "command": "panel",
+        "scores": {"name": scores, "files": described(source)},
+        "--id, --time, --score": [id, time, score],
+        "--missing": missing,
+        "--levels": asked,
+        "--learner": repr(made),
+        "hyperparameters": numbers_of(made),
+        "--keep": keep,
+    }
+    beside = out.with_name(f".{out.name}")  # what is being written is not to be taken for a result
+    with unfinished(beside, job, resume) as work, cluster(scheduler, workers) as client:
+        size = max(_CHUNK // len(asked), 1)
+        array = _staged(source, id, time, score, size, work, client)
+        dim = dimension_of_time(array, time)
+        mask = array.isnull() if missing or is_long(source) else None
+        result = dpc.replay_panel(array, made, asked, dim=dim, mask=mask, keep=keep)
+        _written(result, work / "panel.zarr", work / "panel.done", client, "replaying")
+        stored = _opened(work / "panel.zarr")
+        console.print(_shown(stored, learner, source.name, *counts_of(array, dim)))
+        _finish(stored, work, out, array if out.suffix not in (".zarr", ".nc") else None)
+    shutil.rmtree(beside, ignore_errors=True)
+    console.print(f"written to {out}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _staged(source: Path, id: str, time: str, score: str, size: int, work: Path, client: Any) -> Any:
+    """Open arrays as they are; of a long table make an array first, which later passes and --resume go back to."""
+    if not is_long(source):
+        return open_panel(source, id, time, score, size)
+    place, whole = work / "scores.zarr", work / "scores.whole"
+    if not whole.exists():
+        array = open_panel(source, id, time, score, size)
+        _written(array.to_dataset(name=score), place, work / "scores.done", client, "reading")
+        whole.touch()
+    return in_chunks(_opened(place)[score], "round", size)
+
+
+def _written(data: Any, place: Path, notes: Path, client: Any, what: str) -> None:
+    """Write what is not written yet, and note what is."""
+    batch = [name for name in next(iter(data.data_vars.values())).dims if name in data.chunksizes][:1]
+    dims = [str(name) for name in data["rounds"].dims] if "rounds" in data else [str(name) for name in batch]
+    regions = dict(enumerate(regions_of(data, dims)))
+    if notes.exists():
+        done = {int(line) for line in notes.read_text().splitlines(keepends=True) if line.endswith("\n")}
+    else:
+        begin(data, place)
+        done = set()
+    left = {number: region for number, region in regions.items() if number not in done}
+    with notes.open("a") as file:
+        finished = write_regions(data, place, left, client)
+        for _ in track(range(len(left)), what):
+            file.write(f"{next(finished)}\n")
+            file.flush()
+
+
+def _opened(place: Path) -> Any:
+    import xarray as xr
+
+    return xr.open_zarr(place)
+
+
+def _finish(stored: Any, work: Path, out: Path, scores: Any) -> None:
+    if out.suffix == ".zarr":
+        (work / "panel.zarr").rename(out)
+        return
+    part = work / f"result{out.suffix}"
+    shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+    save_panel(stored, part, scores)
+    if out.is_dir():
+        out.rmdir()  # an empty one
+    part.rename(out)
+
+
+def _shown(stored: Any, learner: str, source: str, series: int, rounds: int) -> Any:
+    heads = ("level", "coverage", "lowest", "highest", "mean threshold", "loss", "highest regret")
+    over = [name for name in stored["coverage"].dims if name != "level"]
+    columns = (
+        stored["coverage"].mean(over),
+        stored["coverage"].min(over),
+        stored["coverage"].max(over),
+        stored["mean_threshold"].mean(over),
+        stored["loss"].mean(over),
+        stored["regret"].max(over),
+    )
+    import dask
+
+    found = dask.compute(*columns)
+    rows = [
+        [exactly(level), *(number(float(column[k])) for column in found)]
+        for k, level in enumerate(stored["level"].values)
+    ]
+    return table(f"{learner} on {source}: {series:,} series of up to {rounds:,} rounds", heads, rows, left=0)

@@ -1,0 +1,194 @@
+"""A panel to disk: Zarr, region by region, so that work can stop and go on; NetCDF; or long tables in Parquet."""
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpconformal.panel.long import to_long
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Region = dict[str, slice]
+
+
+def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.DataArray | None" = None) -> None:
+    """
+    Write a panel, chunk by chunk if it is lazy.
+
+    Parameters
+    ----------
+    panel : xarray.Dataset
+        From :func:`replay_panel`.
+    path : path
+        ``.zarr``: a Zarr store; ``.nc``: a NetCDF file; otherwise a folder of Parquet files: ``part-00000.parquet`` and
+        so on, a row for each score as of :func:`to_long`, one file a chunk, and ``metrics.parquet``.
+    scores : xarray.DataArray, optional
+        What the panel was made of; for Parquet, which holds them beside the thresholds.
+
+    Raises
+    ------
+    ValueError
+        If something is there already, or the scores are missing.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc, tempfile, xarray as xr
+    >>> folder = tempfile.mkdtemp()
+    >>> scores = xr.DataArray([[0.2, 0.9], [0.5, 0.1]], {"store": ["A", "B"]}, ["store", "time"])
+    >>> panel = dpc.replay_panel(scores, dpc.Exact(), [0.9])
+    >>> dpc.panel.save_panel(panel, f"{folder}/panel.zarr")
+    >>> xr.open_zarr(f"{folder}/panel.zarr").coverage.sel(store="A", level=0.9).values
+    array(0.5)
+    """
+    path = Path(path)
+    check_free(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".zarr":
+        begin(panel, path, compute=True)
+    elif path.suffix == ".nc":
+        panel.drop_encoding().to_netcdf(path, engine="h5netcdf")
+    else:
+        _tables(panel, path, scores)
+
+
+def check_free(path: Path) -> None:
+    """
+    Refuse to write over something.
+
+    Parameters
+    ----------
+    path : Path
+        Where to write.
+
+    Raises
+    ------
+    ValueError
+        Unless nothing is there, or an empty folder.
+    """
+    if path.is_dir() and not any(path.iterdir()) and path.suffix not in (".zarr", ".nc"):
+        return
+    if path.exists():
+        raise ValueError(f"{path} exists: remove it, or choose another place")
+
+
+def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
+    """
+    Make a Zarr store for a panel: all that is known before it is computed.
+
+    Parameters
+    ----------
+    panel : xarray.Dataset
+        The panel; backed by Dask if it is not to be computed.
+    path : Path
+        The store. An unfinished one is replaced.
+    compute : bool
+        Whether to write the rest, too.
+    """
+    lazy = {name: variable.chunks for name, variable in panel.variables.items() if variable.chunks}
+    encoding: Any = {name: {"chunks": tuple(map(max, chunks))} for name, chunks in lazy.items()}
+    # Format 2: format 3 has neither consolidated metadata nor text labels that every reader knows.
+    whole: Any = panel.drop_encoding()
+    whole.to_zarr(path, mode="w", compute=compute, encoding=encoding, zarr_format=2)
+
+
+def regions_of(panel: "xr.Dataset", dims: list[str]) -> list[Region]:
+    """
+    Cut a lazy panel into the regions of its chunks.
+
+    Parameters
+    ----------
+    panel : xarray.Dataset
+        Backed by Dask.
+    dims : list of str
+        Dimensions of the series.
+
+    Returns
+    -------
+    list of dict
+        Slices by dimension; together they cover everything, once.
+    """
+    sizes = [panel.chunksizes[name] for name in dims]
+    ends = [np.cumsum([0, *each]).tolist() for each in sizes]
+    slices = [[slice(a, b) for a, b in itertools.pairwise(each)] for each in ends]
+    return [dict(zip(dims, region, strict=True)) for region in itertools.product(*slices)]
+
+
+def write_regions(panel: "xr.Dataset", path: Path, regions: Mapping[int, Region], client: Any) -> Iterator[int]:
+    """
+    Compute regions of a lazy panel, each by a task that writes it into the store.
+
+    Parameters
+    ----------
+    panel : xarray.Dataset
+        The panel.
+    path : Path
+        The store, begun; where all workers can write.
+    regions : mapping of int to region
+        What to write.
+    client : distributed.Client
+        Who works.
+
+    Yields
+    ------
+    int
+        The number of each region, when it is written.
+
+    Notes
+    -----
+    A task writes the chunks of its own region and nothing else. So it may be interrupted, and run again by another
+    worker, and the result is the same.
+    """
+    import dask
+    from distributed import as_completed
+
+    write, lazy = dask.delayed(_write), [name for name, variable in panel.variables.items() if variable.chunks]
+    tasks = []
+    for number, region in regions.items():
+        own = panel.isel(region)
+        values = {name: (own[name].dims, own[name].data) for name in lazy}
+        tasks.append(write(str(path), region, number, values))
+    futures = client.compute(tasks)
+    try:
+        for future in as_completed(futures):
+            yield future.result()
+            future.release()
+    finally:
+        client.cancel(futures)
+
+
+def _write(path: str, region: Region, number: int, values: dict[Any, Any]) -> int:
+    import xarray as xr
+
+    xr.Dataset(values).to_zarr(path, region=region, consolidated=False)
+    return number
+
+
+def _tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") -> None:
+    import dask
+
+    if scores is None:
+        raise ValueError("scores is missing: Parquet tables hold them beside the thresholds; or save as .zarr or .nc")
+    dims = [str(name) for name in panel["rounds"].dims]
+    lazy = panel["rounds"].chunks is not None
+    regions = regions_of(panel, dims) if lazy else [{name: slice(None) for name in dims}]
+    folder.mkdir(parents=True, exist_ok=True)
+    table, metrics = dask.delayed(_table), []
+    for number, region in enumerate(regions):
+        parts = [part.isel(region) for part in (panel, scores)]
+        metrics.append(table(*parts, str(folder / f"part-{number:05d}.parquet")))
+    import pandas as pd
+
+    frame = pd.concat(dask.compute(*metrics), ignore_index=True)
+    frame.to_parquet(folder / "metrics.parquet", index=False)
+
+
+def _table(panel: "xr.Dataset", scores: "xr.DataArray", file: str) -> Any:
+    """Write the long table of some series, and return their metrics."""
+    to_long(panel, scores).to_parquet(file, index=False)
+    own = [name for name in panel.data_vars if name != "thresholds"]
+    return panel[own].reset_coords(drop=True).to_dataframe().reset_index()
