@@ -118,8 +118,8 @@ def test_hyperparameters_as_dimensions(chunked, scores):
     )
     assert panel.thresholds.sizes == {"store": 5, "horizon": 2, "discount": 3, "b": 2, "time": 40, "level": 2}
     for beta in discount.values:
-        for number, bins in enumerate((8, 9)):
-            alone = dpc.replay(dpc.Quantized(bins, discount=beta), scores.values, [0.5, 0.9])
+        for number, count in enumerate((8, 9)):
+            alone = dpc.replay(dpc.Quantized(count, discount=beta), scores.values, [0.5, 0.9])
             own = panel.sel(discount=beta).isel(b=number).thresholds
             np.testing.assert_allclose(own, alone.thresholds, atol=1e-12)
     assert panel.coverage.dims == ("store", "horizon", "discount", "b", "level")
@@ -288,7 +288,7 @@ def test_streams_that_are_refused():
         dpc.fit_belief(np.ones((2, 3)))
     with pytest.raises(ValueError, match="does not merge; take Quantized or Exact"):
         dpc.fit_belief(stream, dpc.ACI([0.5]))
-    with pytest.raises(ValueError, match="call scores.compute_chunk_sizes"):
+    with pytest.raises(ValueError, match=r"call scores\.compute_chunk_sizes"):
         dpc.fit_belief(stream[stream > 0])
 
 
@@ -296,7 +296,7 @@ def test_an_index_of_dates_in_words(scores):
     hours = pd.date_range("2024-01-01 00:00", periods=40, freq="h")
     bad = scores.assign_coords(time=hours).copy()
     bad[0, 0, 5] = -1
-    with pytest.raises(ValueError, match="time=2024-01-01T05:00 is -1.0"):
+    with pytest.raises(ValueError, match=r"time=2024-01-01T05:00 is -1\.0"):
         dpc.replay_panel(bad, dpc.Exact(), [0.5])
 
 

@@ -133,7 +133,7 @@ def _plain_scores(frame: Any, columns: Columns) -> np.ndarray:
 def _complain(frame: Any, columns: Columns, row: int, why: str) -> None:
     series, time, score = (frame[name].iloc[row] for name in columns)
     where = f"{columns.id}={written(series)}, {columns.time}={written(time)}"
-    raise ValueError(f"{columns.score} at {where} is {score!r}: {why}")
+    raise ValueError(f"{columns.score} at {where} is {written(score)}: {why}")
 
 
 def check_order(rows: Rows, codes: np.ndarray, columns: Columns) -> None:
