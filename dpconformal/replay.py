@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.checks import Numbers, as_numbers, is_traced
+from dpconformal.devices import placement, several_devices
 from dpconformal.inputs import as_levels, checked_scores, float_dtype
 from dpconformal.learner import Learner, State, support_of
 from dpconformal.masking import masked_scores, round_counts
@@ -16,7 +17,7 @@ from dpconformal.memory import check_memory
 from dpconformal.offline.driver import replay_offline
 from dpconformal.runs import Replay, Summary
 from dpconformal.scan import drive, thresholds
-from dpconformal.starting import spread, starting_state
+from dpconformal.starting import starting_state
 from dpconformal.totals import Totals
 
 __all__ = ["Replay", "Summary", "replay"]
@@ -81,6 +82,11 @@ def replay(
     or a batch on every core that the process may use. On an accelerator, and for any other learner, a batch is one
     vectorised scan.
 
+    Where this process has several devices, such a scan divides the batch among them all, and each works on its own
+    sequences. Thresholds and final state stay there if the number of devices divides that of sequences; otherwise they
+    come together on one. Scores that are committed to devices, by ``jax.device_put`` for instance, are worked on there
+    and nowhere else. Inside ``jax.default_device`` or ``jax.set_mesh``, the batch is not divided.
+
     Examples
     --------
     >>> import dpconformal as dpc
@@ -106,15 +112,19 @@ def replay(
     for name, value, choices in (("keep", keep, ("all", "summary")), ("method", method, ("auto", "scan"))):
         if value not in choices:
             raise ValueError(f"{name} = {value!r}: pass one of {', '.join(map(repr, choices))}")
-    scores = as_numbers("scores", scores)
+    place, scores = placement(scores), as_numbers("scores", scores)  # which may bring them to the host
     if not is_traced(scores):
         check_memory(learner, scores.shape, levels, float_dtype(scores), keep)
     if mask is None:
         scores = checked_scores(scores, support_of(learner))
     else:
         scores, mask = masked_scores(scores, mask, support_of(learner))
-    if keep == "all":  # the run holds on to them, so they need memory of their own
-        scores = jnp.asarray(scores)
+    if place is not None:
+        scores = jax.device_put(scores, place)
+    elif keep == "all":  # the run holds on to them, so they need memory of their own
+        # With several devices it is the host's, from which each has its part by the shortest way.
+        on_host = several_devices() and isinstance(scores, np.ndarray)
+        scores = np.array(scores) if on_host else jnp.asarray(scores)
     if scores.ndim == 0:
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     scores, begin = starting_state(learner, scores, state)
@@ -133,13 +143,12 @@ def replay(
     elif method == "auto" and offline is not None and scores.size and jax.default_backend() == "cpu":
         kept, end = replay_offline(offline, learner, *given, observed)
     else:
-        begin = begin if state is not None else spread(begin, scores.shape[:-1])
-        told = None if observed is None else jnp.asarray(observed)
-        kept, end = drive(thresholds, learner, begin, jnp.asarray(scores), levels, keep, context, told)
+        kept, end = drive(thresholds, learner, begin, scores, levels, keep, context, observed, fresh=state is None)
     if keep == "summary":
         return _summary(kept, round_counts(mask, scores.shape[-1]), end, levels, learner, state)
     if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
         levels = jnp.broadcast_to(levels, kept.shape)
+    scores = scores if isinstance(scores, jax.Array) else jax.device_put(scores, may_alias=True)
     if observed is not None:
         scores = jnp.where(observed, scores, jnp.nan)
     return Replay(kept, end, scores, levels, learner, state, None if mask is None else jnp.asarray(mask))

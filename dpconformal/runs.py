@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dpconformal.checks import is_traced
+from dpconformal.devices import on_one_device
 from dpconformal.learner import State, fresh_state
 from dpconformal.masking import kept_rounds, take_rounds
 from dpconformal.starting import spread
@@ -103,8 +104,9 @@ class Replay(NamedTuple):
                 raise ValueError(f"index[{axis}] = {i}: the run has {size} sequences on that axis")
         if not batch:
             return self
-        state, start = (
-            None if tree is None else jax.tree.map(lambda leaf: leaf[index], tree) for tree in (self.state, self.start)
+        # A part of what several devices hold would be on all of them, and so would the work with it.
+        state, start, thresholds, scores, mask = jax.tree.map(
+            lambda leaf: on_one_device(leaf[index]), (self.state, self.start, self.thresholds, self.scores, self.mask)
         )
         levels, learner = self.levels, self.learner
         if np.ndim(levels) > 1:  # by round, or out of vmap: then every hyperparameter has the batch's axes too
@@ -113,15 +115,7 @@ class Replay(NamedTuple):
                 lambda leaf: np.asarray(leaf)[index] if mapped and np.shape(leaf)[: len(batch)] == batch else leaf,
                 learner,
             )
-        return Replay(
-            self.thresholds[index],
-            state,
-            self.scores[index],
-            levels,
-            learner,
-            start,
-            None if self.mask is None else self.mask[index],
-        )
+        return Replay(thresholds, state, scores, levels, learner, start, mask)
 
 
 def _pinned_start(run: Replay) -> State:

@@ -1,5 +1,7 @@
 """The generic driver: one scan for any learner, the oracle of every faster way."""
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,9 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
 from jaxtyping import Array
 
+from dpconformal.checks import is_traced
+from dpconformal.devices import (
+    apart,
+    collected,
+    everywhere,
+    lay_out,
+    layout_of,
+    on_one_device,
+    several_devices,
+    spread_out,
+)
 from dpconformal.learner import Learner, State
+from dpconformal.starting import spread
 from dpconformal.totals import add_rounds, no_rounds
 
 # What is read off a learner in a round: (learner, state, score, query, **given) -> answer.
@@ -46,14 +61,15 @@ def drive(
     read: Reader,
     learner: Learner,
     state: State,
-    scores: Array,
+    scores: Array | np.ndarray,
     query: Array,
     keep: str = "all",
     context: Any = None,
-    observed: Array | None = None,
+    observed: Array | np.ndarray | None = None,
+    fresh: bool = False,
 ) -> tuple[Any, State]:
     """
-    Read off a learner before each score, over one sequence or a batch of them.
+    Read off a learner before each score, over one sequence or a batch of them, each device its part of the batch.
 
     Parameters
     ----------
@@ -62,9 +78,10 @@ def drive(
     learner : Learner
         The learner.
     state : State
-        With the leading axes of the scores.
+        With the leading axes of the scores; that of one sequence, if it is fresh.
     scores : Array, shape (..., T)
-        Checked scores.
+        Checked scores. If they are committed to devices, these do the work. A NumPy array must not change before
+        the answers are there.
     query : Array, shape (Q,) or (T, Q)
         Handed to ``read``: the same every round, or a row a round.
     keep : {"all", "summary"}
@@ -73,21 +90,64 @@ def drive(
         What else the learner is told, a row a round.
     observed : Array of bool, shape (..., T), optional
         False for rounds whose score is missing: they are answered, and leave the state and the totals as they are.
+    fresh : bool
+        Whether every sequence starts from the same state.
 
     Returns
     -------
     tuple
         Answers, with axes (..., T) in front, or totals, with axes (...); and the final state.
     """
+    if several_devices() and not is_traced(learner, state, scores, query, context, observed):
+        layout = layout_of(scores)
+        if layout is not None:
+            begin = spread_out(layout, state) if fresh else lay_out(layout, state)
+            given = (*everywhere(layout, (learner, query)), begin, *lay_out(layout, (scores, context, observed)))
+            return collected(layout, _scan_apart(read, keep, layout.mesh, *given))
+        state = jax.tree.map(on_one_device, state)  # of a sequence out of a batch: one device is enough
+    scores = scores if isinstance(scores, jax.Array) else jnp.asarray(scores)
+    observed = jnp.asarray(observed) if isinstance(observed, np.ndarray) else observed
+    state = spread(state, scores.shape[:-1]) if fresh else state
+    return _scan_any(read, keep, learner, query, state, scores, context, observed)
+
+
+def _scan_any(
+    read: Reader,
+    keep: str,
+    learner: Any,
+    query: Array,
+    state: State,
+    scores: Any,
+    context: Any,
+    observed: Any,
+) -> tuple[Any, State]:
+    """Scan a sequence, or a batch whatever its axes."""
     batch = scores.shape[:-1]
     if not batch:
         return _scan(read, keep, learner, state, scores, query, context, observed)
-    count = int(np.prod(batch))
+    count = math.prod(batch)
     flat = jax.tree.map(
         lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, scores, context, observed)
     )
     answers, end = _scan_batch(read, keep, learner, *flat, query)
     return jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (answers, end))
+
+
+@jax.jit(static_argnames=("read", "keep", "mesh"))
+def _scan_apart(
+    read: Reader,
+    keep: str,
+    mesh: Mesh,
+    learner: Any,
+    query: Array,
+    state: State,
+    scores: Array,
+    context: Any,
+    observed: Array | None,
+) -> tuple[Any, State]:
+    """Scan a batch that is laid out over devices."""
+    program = functools.partial(_scan_any, read, keep)
+    return apart(program, mesh, (learner, query), (state, scores, context, observed))
 
 
 @jax.jit(static_argnames=("read", "keep"))

@@ -13,7 +13,7 @@ from dpconformal.metrics.arrays import arrays_of
 from dpconformal.pinball import pinball
 from dpconformal.runs import Replay
 from dpconformal.scan import drive
-from dpconformal.starting import spread, starting_state
+from dpconformal.starting import starting_state
 
 
 def pit(run: Replay, key: Array | None = None) -> Any:
@@ -90,8 +90,8 @@ def _read(run: Replay, reader: Any, query: Array) -> Any:
         scores, mask = masked_scores(run.scores, run.mask, support_of(run.learner))
         scores, observed = jnp.asarray(scores), ~jnp.asarray(mask)
     scores, begin = starting_state(run.learner, scores, run.start)
-    begin = begin if run.start is not None else spread(begin, scores.shape[:-1])
-    found = drive(reader, run.learner, begin, scores, query.astype(scores.dtype), observed=observed)[0]
+    query = query.astype(scores.dtype)
+    found = drive(reader, run.learner, begin, scores, query, observed=observed, fresh=run.start is None)[0]
     return found if run.mask is None else take_rounds(found, kept_rounds(run.mask))
 
 
