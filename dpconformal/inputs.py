@@ -244,3 +244,25 @@ def check_not_batched(owner: Any) -> None:
             raise ValueError(
                 f"{name} has shape {np.shape(leaf)}: to sweep a hyperparameter, use jax.vmap over the learner"
             )
+
+
+def exactly(level: Any) -> str:
+    """
+    Write a level with all of its digits: 0.9, and 0.9999999 where that is meant.
+
+    Parameters
+    ----------
+    level : float
+        Confidence level.
+
+    Returns
+    -------
+    str
+        Different for different levels.
+
+    Examples
+    --------
+    >>> exactly(0.9), exactly(1.0), exactly(0.9999999)
+    ('0.9', '1', '0.9999999')
+    """
+    return np.format_float_positional(float(level), trim="-")

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.markup import escape
 from rich.table import Table
@@ -74,25 +73,3 @@ def number(value: Any) -> str:
     if abs(value) < 1e-9:  # rounding, in what is compared here
         return "0"
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
-
-
-def exactly(level: Any) -> str:
-    """
-    Write a level with all of its digits: 0.9, and 0.9999999 where that is meant.
-
-    Parameters
-    ----------
-    level : float
-        Confidence level.
-
-    Returns
-    -------
-    str
-        Different for different levels.
-
-    Examples
-    --------
-    >>> exactly(0.9), exactly(1.0), exactly(0.9999999)
-    ('0.9', '1', '0.9999999')
-    """
-    return np.format_float_positional(float(level), trim="-")

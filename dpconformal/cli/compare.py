@@ -19,7 +19,8 @@ from dpconformal.cli.tallies import tally
 from dpconformal.cli.unfinished import identity, numbers_of, unfinished
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, staged
-from dpconformal.tables import exactly, number, table
+from dpconformal.inputs import exactly
+from dpconformal.tables import number, table
 
 _LONG = 10.0  # seconds: what takes longer is not run again for the time without compiling
 
