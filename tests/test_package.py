@@ -65,8 +65,8 @@ def test_imports_point_one_way():
     names = (
         "pytree checks inputs masking counting learner schedules rates priors gaps pinball totals starting devices "
         "scan offline runs memory replay beliefs baselines heads checkpoints streams metrics scores models conformal "
-        "online theory canvas plots dirichlet diagnostics experiments report panel compilation catalogue __init__ files "
-        "tables demo cli __main__"
+        "online theory canvas plots dirichlet diagnostics experiments report panel compilation catalogue __init__ "
+        "files tables demo cli __main__"
     )
     layers = names.split()
     for path in ROOT.rglob("*.py"):

@@ -7,7 +7,7 @@ import numpy as np
 from dpconformal.offline.workers import blocks_of_sequences, in_threads
 
 METRICS = ("coverage", "loss", "regret", "mean_threshold")
-IN_CACHE = 8  # series that are looked at together
+IN_CACHE = 2**21  # bytes of thresholds that are looked at together
 
 
 def means_of_totals(
@@ -64,10 +64,12 @@ def totals_of(
     """
     totals = np.empty((3, len(scores), levels.size))
 
+    tile = max(IN_CACHE // max(8 * thresholds[:1].size, 1), 1)
+
     def task(block: slice) -> None:
-        room = np.empty((2, IN_CACHE, *thresholds.shape[1:]))  # new memory for each would cost more than the sums
-        for start in range(block.start, min(block.stop, len(scores)), IN_CACHE):
-            own = slice(start, min(start + IN_CACHE, block.stop, len(scores)))
+        room = np.empty((2, tile, *thresholds.shape[1:]))  # new memory for each would cost more than the sums
+        for start in range(block.start, min(block.stop, len(scores)), tile):
+            own = slice(start, min(start + tile, block.stop, len(scores)))
             told = None if observed is None else observed[own]
             totals[:, own] = _totals(thresholds[own], scores[own], told, levels, *room[:, : own.stop - start])
 

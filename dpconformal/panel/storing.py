@@ -89,8 +89,12 @@ def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
     compute : bool
         Whether to write the rest, too.
     """
+    from numcodecs import Blosc
+
     lazy = {name: variable.chunks for name, variable in panel.variables.items() if variable.chunks}
     encoding: Any = {name: {"chunks": tuple(map(max, chunks))} for name, chunks in lazy.items()}
+    if "thresholds" in panel:  # which are scores that come again and again: faster than no compression at all
+        encoding.setdefault("thresholds", {})["compressors"] = [Blosc("lz4", shuffle=Blosc.NOSHUFFLE)]
     # Format 2: format 3 has neither consolidated metadata nor text labels that every reader knows.
     whole: Any = panel.drop_encoding()
     whole.to_zarr(path, mode="w", compute=compute, encoding=encoding, zarr_format=2)
