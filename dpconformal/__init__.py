@@ -30,7 +30,8 @@ from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
 from dpconformal.memory import TooLarge
 from dpconformal.online import Online
-from dpconformal.panel import fit_belief, replay_panel
+from dpconformal.panel.fitting import fit_belief
+from dpconformal.panel.replaying import replay_panel
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.report import report
 

@@ -61,9 +61,9 @@ def open_panel(
     >>> dpc.replay_panel(scores, dpc.Exact(), [0.9]).coverage.values.ravel()
     array([0.5, 1. ])
     """
-    path = Path(path)
-    if not path.exists():
+    if not Path(path).exists():
         raise ValueError(f"{path} does not exist")
+    path = Path(path).absolute()  # workers may be in another folder
     if is_long(path):
         return gathered(_parts(path), Columns(id, time, score), numbers)
     return in_chunks(_variable(path, score, time), time, numbers)

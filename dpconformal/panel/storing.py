@@ -45,7 +45,7 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
     >>> xr.open_zarr(f"{folder}/panel.zarr").coverage.sel(store="A", level=0.9).values
     array(0.5)
     """
-    path = Path(path)
+    path = Path(path).absolute()  # workers may be in another folder
     check_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".zarr":

@@ -16,7 +16,6 @@ import tempfile
 import time
 
 ROUNDS, LEVELS = 500, 9
-WARM = 200  # series of a run before, which compiles
 
 
 def scores(series):
@@ -34,10 +33,16 @@ def learner_of(name):
     return {"exact": dpc.Exact(), "quantized": dpc.Quantized(64, discount=0.99), "aci": dpc.ACI(levels)}[name], levels
 
 
-def timed(work):
-    start, before = time.perf_counter(), _cpu()
-    result = work()
-    return result, time.perf_counter() - start, _cpu() - before
+def timed(work, times=2):
+    """Take the better of two runs: memory that a virtual machine never used before costs seconds a GB."""
+    best = None
+    for _ in range(times):
+        result = None  # the memory of the run before is there again
+        start, before = time.perf_counter(), _cpu()
+        result = work()
+        found = time.perf_counter() - start, _cpu() - before
+        best = found if best is None else min(best, found)
+    return result, *best
 
 
 def _cpu():
@@ -59,23 +64,33 @@ def plain(name, series, _):
 
     learner, levels = learner_of(name)
     values = scores(series)
-    jax.block_until_ready(dpc.replay(learner, values, levels).thresholds[0, 0, 0])
     run, wall, cpu = timed(lambda: jax.block_until_ready(dpc.replay(learner, values, levels)))
     return wall, cpu, checksum(run.thresholds)
 
 
 def memory(name, series, chunk):
-    """Replay a panel in memory, whole or in chunks that come together."""
+    """Replay a panel in memory, whole; or chunk by chunk, into an array that is there."""
+    import dask.array as da
+    import numpy as np
     import xarray as xr
 
     import dpconformal as dpc
 
     learner, levels = learner_of(name)
     panel = xr.DataArray(scores(series), dims=["series", "time"])
-    panel = panel.chunk(series=chunk) if chunk else panel
-    _ = dpc.replay_panel(panel[: chunk or None], learner, levels).compute()
-    result, wall, cpu = timed(lambda: dpc.replay_panel(panel, learner, levels).compute())
-    return wall, cpu, checksum(result.thresholds.values)
+    if not chunk:
+        result, wall, cpu = timed(lambda: dpc.replay_panel(panel, learner, levels).thresholds.values)
+        return wall, cpu, checksum(result)
+    lazy, target = panel.chunk(series=chunk), np.zeros((series, ROUNDS, LEVELS))
+
+    def work():
+        found = dpc.replay_panel(lazy, learner, levels)
+        metrics = [found[name].data for name in ("coverage", "loss", "regret", "mean_threshold", "rounds")]
+        rest = [np.empty(metric.shape) for metric in metrics]
+        da.store([found.thresholds.data, *metrics], [target, *rest], lock=False)
+
+    _, wall, cpu = timed(work)
+    return wall, cpu, checksum(target)
 
 
 def disk(name, series, chunk):
@@ -88,9 +103,9 @@ def disk(name, series, chunk):
         _ = dpc.replay_panel(panel[:chunk], learner, levels).compute()
         base = _peak()
         result = dpc.replay_panel(panel, learner, levels)
-        _, wall, cpu = timed(lambda: dpc.panel.save_panel(result, f"{folder}/panel.zarr"))
-        peak = _peak() - base
-        return wall, cpu, _sum_of(folder), peak
+        _, wall, cpu = timed(lambda: dpc.panel.save_panel(result, f"{folder}/panel.zarr"), 1)
+        peak = _peak()
+        return wall, cpu, _sum_of(folder), peak - base, 0, peak
 
 
 def summary(name, series, chunk):
@@ -127,7 +142,7 @@ def workers(name, series, chunk, count):
             return list(write_regions(result, path, dict(enumerate(regions_of(result, ["series"]))), client))
 
         client.run(compiled, name, chunk)
-        _, wall, _ = timed(everything)
+        _, wall, _ = timed(everything, 1)
         return wall, float("nan"), _sum_of(folder)
 
 
@@ -154,8 +169,8 @@ def stream(_, scores_in_all, chunk):
     numbers = da.random.default_rng(0).random(scores_in_all, chunks=chunk)
     dpc.fit_belief(numbers[:chunk])
     base = _peak()
-    state, wall, cpu = timed(lambda: dpc.fit_belief(numbers))
-    _, drawing, _ = timed(lambda: numbers.max().compute())
+    state, wall, cpu = timed(lambda: dpc.fit_belief(numbers), 1)
+    _, drawing, _ = timed(lambda: numbers.max().compute(), 1)
     return wall, cpu, int(state.seen), _peak() - base, drawing
 
 
@@ -194,7 +209,7 @@ def main():
     ]
     for name in ("exact", "quantized", "aci"):
         reference = None
-        for way, chunk in ways:
+        for way, chunk in ways[:3] if name == "aci" else ways:
             found = _apart(way, name, series, chunk)
             reference = reference or found
             ratio = found["wall"] / reference["wall"]
@@ -235,7 +250,7 @@ def one(way, name, *numbers):
 
     jax.config.update("jax_enable_x64", True)
     wall, cpu, result, *rest = globals()[way](name, *map(int, numbers))
-    extra = dict(zip(("work", "extra"), rest, strict=False))
+    extra = dict(zip(("work", "extra", "peak"), rest, strict=False))
     print(json.dumps({"wall": wall, "cpu": cpu, "result": result, "peak": _peak(), **extra}))
 
 

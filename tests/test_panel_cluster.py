@@ -1,0 +1,247 @@
+"""Panels on real worker processes: the same results, also when a worker or the whole command is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from distributed import Client, LocalCluster
+from test_panel_files import COLUMNS, parquet, table
+
+import dpconformal as dpc
+from dpconformal import cli
+from dpconformal.cli import cluster as clusters
+from dpconformal.cli import panel as command
+from dpconformal.panel import gathering
+from dpconformal.panel.storing import begin, regions_of, write_regions
+
+pytestmark = pytest.mark.xdist_group("cluster")
+LEVELS = [0.5, 0.9]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two worker processes of their own."""
+    with LocalCluster(2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as own:
+        yield own
+
+
+@pytest.fixture
+def client(cluster):
+    """Everything that Dask computes meanwhile is computed by the workers."""
+    with Client(cluster) as own:
+        own.wait_for_workers(2)
+        yield own
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Let even small panels have several chunks."""
+    monkeypatch.setattr(gathering, "SMALLEST", 1)
+    monkeypatch.setattr(gathering, "CHUNKS", 8)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run the command in an empty folder: its code, what it printed, what it complained of."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def words(*given):
+        monkeypatch.setattr("sys.argv", ["dpconformal", "panel", *map(str, given)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        print(err)  # seen where a test fails
+        return ended.value.code or 0, out, err
+
+    return words
+
+
+def scores(series=24, rounds=30):
+    values = np.random.default_rng(2).random((series, rounds))
+    return xr.DataArray(values, {"series": np.arange(series)}, ["series", "time"], name="score")
+
+
+def expected(frame, learner=dpc.Exact(), levels=LEVELS):
+    array = dpc.panel.from_long(frame, **COLUMNS)
+    return array, dpc.replay_panel(array, learner, levels, dim="round", mask=array.isnull())
+
+
+def assert_stored(stored, wanted):
+    for name in wanted.data_vars:
+        np.testing.assert_array_equal(stored[name].values, wanted[name].values)
+
+
+def test_workers_give_what_one_process_gives(client):
+    whole = dpc.replay_panel(scores(), dpc.Exact(), LEVELS)
+    lazy = dpc.replay_panel(scores().chunk(series=3), dpc.Exact(), LEVELS)
+    xr.testing.assert_identical(lazy.compute(), whole)
+    pids = client.run(os.getpid)
+    assert len(set(pids.values())) == 2
+    assert os.getpid() not in pids.values()
+    assert all(client.run(lambda: "dpconformal.panel.replaying" in sys.modules).values())
+    stream = np.random.default_rng(1).random(1000)
+    learner = dpc.Quantized(50, discount=0.99)
+    state = dpc.fit_belief(da.from_array(stream, chunks=90), learner)
+    sequential = dpc.replay(learner, stream, LEVELS).state
+    np.testing.assert_allclose(learner.quantile(state, LEVELS), learner.quantile(sequential, LEVELS), atol=1e-12)
+    spoilt = scores().copy()
+    spoilt[7, 29] = np.nan
+    with pytest.raises(ValueError, match="scores at series=7, time=29 is nan"):
+        dpc.replay_panel(spoilt.chunk(series=3), dpc.Exact(), LEVELS).compute()
+
+
+def test_a_worker_is_killed_in_the_middle(client, tmp_path):
+    array = scores(40)
+    lazy = dpc.replay_panel(array.chunk(series=2), dpc.Exact(), LEVELS)
+    begin(lazy, tmp_path / "panel.zarr")
+    regions = dict(enumerate(regions_of(lazy, ["series"])))
+    before, done = client.run(os.getpid), []
+    for number in write_regions(lazy, tmp_path / "panel.zarr", regions, client):
+        done.append(number)
+        if len(done) == 3:
+            os.kill(next(iter(before.values())), signal.SIGKILL)
+    assert sorted(done) == list(range(20))
+    client.wait_for_workers(2, timeout=60)
+    assert set(client.run(os.getpid).values()) != set(before.values())
+    assert_stored(xr.open_zarr(tmp_path / "panel.zarr"), dpc.replay_panel(array, dpc.Exact(), LEVELS))
+
+
+def test_a_worker_is_killed_while_a_stream_is_fitted(client):
+    stream, learner = np.random.default_rng(1).random(4000), dpc.Quantized(50)
+    pids = list(client.run(os.getpid).values())
+
+    def fatal(block):
+        if os.getpid() == pids[0]:
+            os.kill(pids[0], signal.SIGKILL)
+        return block
+
+    state = dpc.fit_belief(da.from_array(stream, chunks=200).map_blocks(fatal, dtype=float), learner)
+    sequential = dpc.replay(learner, stream, LEVELS).state
+    np.testing.assert_array_equal(learner.quantile(state, LEVELS), learner.quantile(sequential, LEVELS))
+
+
+@pytest.mark.parametrize("out", ["panel.zarr", "panel.nc", "tables"])
+def test_the_command_on_a_cluster_that_exists(out, run, cluster, tmp_path):
+    frame = table()
+    parquet(frame, tmp_path / "scores")
+    given = ["scores", "--id", "store", "--time", "day", "--score", "residual", "--levels", "0.5,0.9"]
+    code, said, _ = run(*given, "--scheduler", cluster.scheduler_address, "--out", out)
+    assert code == 0
+    assert "23 series of up to 12 rounds" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([out, "scores"])
+    array, wanted = expected(frame)
+    if out == "tables":
+        rows = pd.concat([pd.read_parquet(file) for file in sorted((tmp_path / out).glob("part-*"))], ignore_index=True)
+        pd.testing.assert_frame_equal(rows, dpc.panel.to_long(wanted, array), check_dtype=False)
+    else:
+        assert_stored(xr.open_dataset(out, engine="zarr" if out.endswith("zarr") else "h5netcdf"), wanted)
+    code, _, complaint = run(*given, "--scheduler", cluster.scheduler_address, "--out", out)
+    assert code == 2
+    assert "exists: remove it" in complaint
+
+
+def test_arrays_with_gaps_and_other_options(run, cluster, tmp_path):
+    array = scores(10).where(lambda s: s.time + s.series < 30)
+    array.to_dataset().to_zarr(tmp_path / "scores.zarr", zarr_format=2)
+    given = ["scores.zarr", "--learner", "aci", "--levels", "0.9", "--keep", "summary", "--out", "out/panel.zarr"]
+    code, _, complaint = run(*given, "--scheduler", cluster.scheduler_address)
+    assert code == 2
+    assert "scores at series=" in complaint
+    assert "is nan" in complaint
+    assert not (tmp_path / "out").exists()
+    code, _, _ = run(*given, "--missing", "--scheduler", cluster.scheduler_address)
+    assert code == 0
+    wanted = dpc.replay_panel(array, dpc.ACI([0.9]), [0.9], mask=array.isnull(), keep="summary")
+    assert_stored(xr.open_zarr(tmp_path / "out/panel.zarr"), wanted)
+
+
+def test_an_interrupted_command_goes_on(run, cluster, tmp_path, monkeypatch):
+    frame = table()
+    parquet(frame, tmp_path / "scores")
+    given = ["scores", "--id", "store", "--time", "day", "--score", "residual", "--levels", "0.5,0.9"]
+    given += ["--scheduler", cluster.scheduler_address]
+    written, real = [], command.write_regions
+
+    def noted(panel, path, regions, client):
+        for number in real(panel, path, regions, client):
+            written.append((path.name, number))
+            yield number
+
+    def stopped(panel, path, regions, client):
+        for number in noted(panel, path, regions, client):
+            if path.name == "panel.zarr" and len(written) == before + 3:
+                raise KeyboardInterrupt
+            yield number
+
+    before = 8  # chunks of the table, which are read first
+    monkeypatch.setattr(command, "write_regions", stopped)
+    code, _, complaint = run(*given)
+    assert code == 130
+    assert "--resume" in complaint
+    assert not (tmp_path / "panel.zarr").exists()
+    monkeypatch.setattr(command, "write_regions", noted)
+    code, _, complaint = run(*given, "--learner", "erm", "--resume")
+    assert code == 2
+    assert "the unfinished run has --learner" in complaint
+    first, written[:] = {number for name, number in written[:-1] if name == "panel.zarr"}, []
+    code, _, _ = run(*given, "--resume")
+    assert code == 0
+    assert {name for name, _ in written} == {"panel.zarr"}  # nothing was read again
+    assert {number for _, number in written} == set(range(8)) - first
+    assert_stored(xr.open_zarr(tmp_path / "panel.zarr"), expected(frame)[1])
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on(tmp_path):
+    frame = table(64, 400)
+    parquet(frame, tmp_path / "scores")
+    words = [sys.executable, "-m", "dpconformal", "panel", "scores", "--id", "store", "--time", "day"]
+    words += ["--score", "residual", "--levels", "0.5,0.9", "--workers", "2"]
+    quiet = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = subprocess.Popen(words, **quiet)
+    notes, deadline = tmp_path / ".panel.zarr/.unfinished/panel.done", time.monotonic() + 120
+    while not (notes.exists() and notes.read_text().count("\n")) and started.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    started.kill()
+    assert started.wait() == -signal.SIGKILL
+    assert not (tmp_path / "panel.zarr").exists()
+    done = notes.read_text().count("\n")
+    assert done
+    subprocess.run([*words, "--resume"], check=True, timeout=240, **quiet)
+    assert_stored(xr.open_zarr(tmp_path / "panel.zarr"), expected(frame)[1])
+    assert not notes.exists()
+
+
+def test_what_the_command_refuses(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(clusters, "SECONDS", 1)
+    parquet(table(5), tmp_path / "scores")
+    for words, message in {
+        ("nothing",): "nothing does not exist",
+        ("scores", "--workers", 0): "--workers 0: at least 1",
+        ("scores", "--workers", 1, "--scheduler", "tcp://127.0.0.1:9"): "--workers 1 means nothing beside --scheduler",
+        ("scores", "--scheduler", "tcp://127.0.0.1:9"): "no scheduler with a worker answers within 1 s",
+        ("scores", "--keep", "some"): "--keep some: write all or summary",
+        ("scores", "--learner", "erm,exact"): "--learner erm,exact: one at a time",
+        ("scores", "--keep", "summary", "--out", "tables"): "a folder of Parquet tables is for thresholds",
+        ("scores", "--out", "scores"): "exists: remove it",
+    }.items():
+        code, _, complaint = run(*words)
+        assert code == 2
+        assert message in complaint.replace("\n", " ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scores"]
+
+
+def test_dask_goes_back_to_what_it_was(cluster):
+    with clusters.cluster(cluster.scheduler_address, None) as client:
+        assert dask.base.get_scheduler() == client.get
+    assert dask.base.get_scheduler() is None
