@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help demo test coverage test-core test-thorough bench reliability lint docs pictures notebooks clean
+.PHONY: help demo test coverage test-core test-thorough bench bench-panels reliability lint docs pictures notebooks clean
 
 help:
 	@echo "make demo           confidence sets for the S&P 500, all methods side by side"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-core      the numerical core only, quickly"
 	@echo "make test-thorough  every combination of parameters, and over 10,000 random examples (hours)"
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
+	@echo "make bench-panels   panels beside a plain replay: time, memory, workers (a quarter of an hour)"
 	@echo "make reliability    kills, fuzzers and a billion scores (hours)"
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation site, in docs/_build/html"
@@ -63,6 +64,10 @@ bench: $(VENV)/.bench-ready
 	$(BIN)/python tests/benchmarks/replay_speed.py
 	$(BIN)/python tests/benchmarks/baselines.py
 	$(BIN)/python tests/benchmarks/posteriors.py
+
+# A quarter of an hour, and 10 GB of memory. What it printed is in docs/panels.md.
+bench-panels: $(VENV)/.ready
+	$(BIN)/python tests/benchmarks/panels.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

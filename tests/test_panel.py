@@ -223,6 +223,16 @@ def test_one_nan_among_a_hundred_thousand_series():
         dpc.replay_panel(panel, dpc.Quantized(4), [0.5], keep="summary").compute()
 
 
+def test_a_mask_in_other_chunks(scores):
+    mask, wanted = scores > 0.8, dpc.replay_panel(scores, dpc.Exact(), LEVELS, mask=scores > 0.8)
+    for values, missing in ((scores.chunk(store=2), mask.chunk(time=7)), (scores, mask.chunk(store=2, time=7))):
+        found = dpc.replay_panel(values, dpc.Exact(), LEVELS, mask=missing)
+        xr.testing.assert_identical(found.compute(), wanted)
+    xr.testing.assert_identical(
+        dpc.replay_panel(scores.chunk(store=2), dpc.Exact(), LEVELS, mask=mask).compute(), wanted
+    )
+
+
 def test_what_is_no_panel(scores):
     def refused(match, *given, **named):
         with pytest.raises(ValueError, match=match):
@@ -236,6 +246,9 @@ def test_what_is_no_panel(scores):
     refused("4 chunks along 'time': a series is replayed whole", scores.chunk(time=10), learner, [0.5])
     refused("mask: pass an xarray.DataArray of bool", scores, learner, [0.5], mask=scores)
     refused("mask has sizes", scores, learner, [0.5], mask=scores.isnull().isel(store=[0]))
+    array = da.from_array(scores.values[:, 0], chunks=(2, 40))
+    unknown = xr.DataArray(array[array[:, 0] >= 0], dims=["store", "time"])
+    refused("chunks of unknown size", unknown, learner, [0.5])
     refused(r"levels has shape \(1, 1\)", scores, learner, [[0.5]])
     refused("levels", scores, learner, [1.5])
     refused("rate = ...: Exact has fields", scores, learner, [0.5], rate=xr.DataArray([1.0], dims="rate"))

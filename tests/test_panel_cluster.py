@@ -115,6 +115,16 @@ def test_a_worker_is_killed_in_the_middle(client, tmp_path):
     assert_stored(xr.open_zarr(tmp_path / "panel.zarr"), dpc.replay_panel(array, dpc.Exact(), LEVELS))
 
 
+def test_a_chunk_that_kills_its_workers_is_given_up(client, cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
+    array = scores(4).chunk(series=2)
+    fatal = array.copy(data=array.data.map_blocks(lambda block: os.kill(os.getpid(), signal.SIGKILL), dtype=float))
+    lazy = dpc.replay_panel(fatal, dpc.Exact(), LEVELS)
+    begin(lazy, tmp_path / "panel.zarr")
+    with pytest.raises(OSError, match="workers were lost, again and again; do they have enough memory"):
+        list(write_regions(lazy, tmp_path / "panel.zarr", dict(enumerate(regions_of(lazy, ["series"]))), client))
+
+
 def test_a_worker_is_killed_while_a_stream_is_fitted(client):
     stream, learner = np.random.default_rng(1).random(4000), dpc.Quantized(50)
     pids = list(client.run(os.getpid).values())

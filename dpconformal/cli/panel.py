@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 import dpconformal as dpc
+from dpconformal.checkpoints.atomic import write_whole
 from dpconformal.cli import options
 from dpconformal.cli.cluster import cluster
 from dpconformal.cli.methods import make_learners
@@ -88,7 +89,8 @@ def panel(
         dim = dimension_of_time(array, time)
         mask = array.isnull() if missing or is_long(source) else None
         result = dpc.replay_panel(array, made, asked, dim=dim, mask=mask, keep=keep)
-        _written(result, work / "panel.zarr", work / "panel.done", client, "replaying")
+        batch = [str(name) for name in array.dims if name != dim]
+        _written(result, batch, work / "panel.zarr", client, "replaying")
         stored = _opened(work / "panel.zarr")
         console.print(_shown(stored, learner, source.name, *counts_of(array, dim)))
         _finish(stored, work, out, array if out.suffix not in (".zarr", ".nc") else None)
@@ -99,26 +101,26 @@ def panel(
 def _staged(source: Path, id: str, time: str, score: str, size: int, work: Path, client: Any) -> Any:
     """Open arrays as they are; of a long table make an array first, which later passes and --resume go back to."""
     if not is_long(source):
-        return open_panel(source, id, time, score, size)
+        array = open_panel(source, id, time, score, size)
+        return array if array.ndim > 1 else array.expand_dims(id)
     place, whole = work / "scores.zarr", work / "scores.whole"
     if not whole.exists():
         array = open_panel(source, id, time, score, size)
-        _written(array.to_dataset(name=score), place, work / "scores.done", client, "reading")
+        _written(array.to_dataset(name=score), [id], place, client, "reading")
         whole.touch()
     return in_chunks(_opened(place)[score], "round", size)
 
 
-def _written(data: Any, place: Path, notes: Path, client: Any, what: str) -> None:
+def _written(data: Any, dims: list[str], place: Path, client: Any, what: str) -> None:
     """Write what is not written yet, and note what is."""
-    batch = [name for name in next(iter(data.data_vars.values())).dims if name in data.chunksizes][:1]
-    dims = [str(name) for name in data["rounds"].dims] if "rounds" in data else [str(name) for name in batch]
-    regions = dict(enumerate(regions_of(data, dims)))
+    notes, done = place.with_suffix(".done"), []
     if notes.exists():
-        done = {int(line) for line in notes.read_text().splitlines(keepends=True) if line.endswith("\n")}
+        done = [line for line in notes.read_text().splitlines(keepends=True) if line.endswith("\n")]
     else:
         begin(data, place)
-        done = set()
-    left = {number: region for number, region in regions.items() if number not in done}
+    write_whole(notes, ["".join(done).encode()])  # without half a line
+    regions = dict(enumerate(regions_of(data, dims)))
+    left = {number: region for number, region in regions.items() if f"{number}\n" not in done}
     with notes.open("a") as file:
         finished = write_regions(data, place, left, client)
         for _ in track(range(len(left)), what):

@@ -92,6 +92,7 @@ def replay_panel(
     import xarray as xr
 
     _check(scores, mask, dim, keep)
+    mask = _alike(mask, scores)
     points, learners = swept(learner, hyperparameters, (*scores.dims, "level"))
     wide, dtype = bool(jax.config.read("jax_enable_x64")), float_dtype(scores)
     asked = np.asarray(as_levels(levels, dtype))
@@ -100,7 +101,7 @@ def replay_panel(
     batch = [str(name) for name in scores.dims if name != dim]
     chunked = scores.chunks is not None
     size = int(np.prod([max(scores.chunksizes[name]) if chunked else scores.sizes[name] for name in batch]))
-    times = _own_times(scores, dim)
+    times = _alike(_own_times(scores, dim), scores)
     job = _Job(
         learners=learners,
         shape=tuple(points.sizes.values()),
@@ -140,6 +141,13 @@ def _own_times(scores: Any, dim: str) -> Any:
     return next((coord.reset_coords(drop=True) for coord in found if dim not in scores.coords), None)
 
 
+def _alike(part: Any, scores: Any) -> Any:
+    """Lay something out in the chunks of the scores, or in memory if they are there."""
+    if part is None or part.chunks == scores.chunks:
+        return part
+    return part.compute() if scores.chunks is None else part.chunk(scores.chunksizes)
+
+
 def _labels(scores: Any, name: str) -> Any:
     """Return the labels of a dimension, chunked like it; those of an index never are."""
     import xarray as xr
@@ -162,6 +170,8 @@ def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
         raise ValueError(f"keep = {keep!r}: pass one of 'all', 'summary'")
     if scores.dtype.kind not in "fiu":
         raise ValueError(f"scores has dtype {scores.dtype}: pass numbers")
+    if scores.chunks is not None and any(np.isnan(size) for sizes in scores.chunks for size in sizes):
+        raise ValueError("scores has chunks of unknown size: call compute_chunk_sizes() on its Dask array first")
     if scores.chunks is not None and len(scores.chunksizes[dim]) > 1:
         raise ValueError(
             f"scores has {len(scores.chunksizes[dim])} chunks along {dim!r}: a series is replayed whole; pass "

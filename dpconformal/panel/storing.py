@@ -148,7 +148,7 @@ def write_regions(panel: "xr.Dataset", path: Path, regions: Mapping[int, Region]
     worker, and the result is the same.
     """
     import dask
-    from distributed import as_completed
+    from distributed import CancelledError, KilledWorker, as_completed
 
     write, lazy = dask.delayed(_write), [name for name, variable in panel.variables.items() if variable.chunks]
     tasks = []
@@ -161,6 +161,8 @@ def write_regions(panel: "xr.Dataset", path: Path, regions: Mapping[int, Region]
         for future in as_completed(futures):
             yield future.result()
             future.release()
+    except (CancelledError, KilledWorker) as error:
+        raise OSError(f"workers were lost, again and again; do they have enough memory? ({error})") from error
     finally:
         client.cancel(futures)
 
