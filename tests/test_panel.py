@@ -10,7 +10,8 @@ import xarray as xr
 from cases import sequences
 
 import dpconformal as dpc
-from dpconformal.offline import driver
+from dpconformal.offline import driver, workers
+from dpconformal.panel import judging
 from dpconformal.panel.judging import METRICS, least_loss, totals_of
 
 LEVELS = np.array([0.0, 0.3, 0.9, 1.0])
@@ -186,19 +187,59 @@ def test_32_bits_stay_32_bits(scores):
 
 def test_a_task_keeps_to_one_core(monkeypatch, scores):
     seen = []
-    real = driver.blocks_of_sequences
-    monkeypatch.setattr(driver, "blocks_of_sequences", lambda *given: seen.append(driver_cores()) or real(*given))
+    for module in (driver, judging):
+        real = module.blocks_of_sequences
+        monkeypatch.setattr(
+            module, "blocks_of_sequences", lambda *given, real=real: seen.append(workers.cores()) or real(*given)
+        )
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     dpc.replay_panel(scores.chunk(store=2), dpc.Exact(), [0.9]).compute()
     assert set(seen) == {1}
-    from dpconformal.offline import workers
+    seen.clear()
+    dpc.replay_panel(scores, dpc.Exact(), [0.9])
+    assert set(seen) == {4}
 
-    assert workers.cores() >= 1
+
+def test_scores_lose_what_thresholds_lose(scores):
+    """In 32 bits a score at its threshold is covered, whatever it was before."""
+    values = xr.DataArray(np.full((2, 50), 0.7), dims=["series", "time"])
+    tenths = xr.DataArray(np.random.default_rng(0).integers(1, 10, (2, 50)) / 10, dims=["series", "time"])
+    with jax.enable_x64(False):
+        for given, learner in ((values, dpc.ERM()), (tenths, dpc.Exact())):
+            wanted = dpc.metrics.summary(dpc.replay(learner, given.values, [0.9]))
+            for keep in ("all", "summary"):
+                panel = dpc.replay_panel(given, learner, [0.9], keep=keep)
+                for metric in METRICS:
+                    np.testing.assert_allclose(panel[metric], wanted[metric], atol=1e-5)
+    half = dpc.replay_panel(scores.astype(np.float16).chunk(store=2), dpc.Exact(), [0.9])
+    assert half.thresholds.dtype == half.compute().thresholds.dtype == np.float32
 
 
-def driver_cores():
-    from dpconformal.offline import workers
+def test_a_schedule_of_the_users_own_is_compiled_once(scores):
+    learner = dpc.Exact(schedule=lambda t: t**-0.3)
+    before = driver._run_each._cache_size()
+    dpc.replay_panel(scores.chunk(store=1), learner, [0.5]).compute(scheduler="synchronous")
+    assert driver._run_each._cache_size() == before + 1
 
-    return workers.cores()
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0)])
+@pytest.mark.parametrize("keep", ["all", "summary"])
+def test_nothing_is_ordinary(shape, keep):
+    panel = dpc.replay_panel(xr.DataArray(np.zeros(shape), dims=["series", "time"]), dpc.Exact(), [0.5, 0.9], keep=keep)
+    assert panel.coverage.shape == (shape[0], 2)
+    assert panel.rounds.values.tolist() == [0] * shape[0]
+
+
+def test_times_that_are_refused(scores):
+    for times, message in {
+        (3, 1, 2): "time=1 comes after 3: sort the scores",
+        (1, 2, 2): "time=2 comes twice: leave one out",
+        (1.0, np.nan, 2.0): r"time\[1\] is missing",
+        ("b", "a", "b"): "time='b' comes twice",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            dpc.replay_panel(scores[..., :3].assign_coords(time=list(times)), dpc.Exact(), [0.5])
+    dpc.replay_panel(scores[..., :2].assign_coords(time=["monday", "friday"]), dpc.Exact(), [0.5])
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -249,6 +290,10 @@ def test_what_is_no_panel(scores):
     array = da.from_array(scores.values[:, 0], chunks=(2, 40))
     unknown = xr.DataArray(array[array[:, 0] >= 0], dims=["store", "time"])
     refused("chunks of unknown size", unknown, learner, [0.5])
+    refused("has a dimension or coordinate 'level'", scores.assign_coords(level=500), learner, [0.5])
+    refused("no value to try", scores, learner, [0.5], discount=xr.DataArray([], dims="discount"))
+    unlike = {"discount": xr.DataArray([0.9], {"p": [0]}, ["p"]), "bins": xr.DataArray([9], {"p": [1]}, ["p"])}
+    refused("different labels", scores, dpc.Quantized(8), [0.5], **unlike)
     refused(r"levels has shape \(1, 1\)", scores, learner, [[0.5]])
     refused("levels", scores, learner, [1.5])
     refused("rate = ...: Exact has fields", scores, learner, [0.5], rate=xr.DataArray([1.0], dims="rate"))
@@ -266,6 +311,7 @@ BELIEFS = {
     "dirichlet": dpc.Exact(schedule=dpc.schedules.Dirichlet(5.0)),
     "erm": dpc.ERM(),
     "sliding": dpc.SlidingERM(50),
+    "a head": dpc.Corrected(dpc.Quantized()),
 }
 
 
@@ -297,6 +343,8 @@ def test_streams_that_are_refused():
     stream = da.from_array(np.where(np.arange(5000) == 4321, np.nan, 0.5), chunks=1000)
     with pytest.raises(ValueError, match="scores at index=4321 is nan"):
         dpc.fit_belief(stream)
+    with jax.enable_x64(False), pytest.raises(ValueError, match="1e\\+300"):
+        dpc.fit_belief(np.array([0.1, 1e300]), dpc.Exact(dpc.priors.HalfNormal(1.0)))
     with pytest.raises(ValueError, match=r"scores has shape \(2, 3\): pass one stream"):
         dpc.fit_belief(np.ones((2, 3)))
     with pytest.raises(ValueError, match="does not merge; take Quantized or Exact"):

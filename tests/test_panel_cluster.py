@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import dask
 import dask.array as da
+import distributed
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,7 +31,7 @@ LEVELS = [0.5, 0.9]
 @pytest.fixture(scope="module")
 def cluster():
     """Two worker processes of their own."""
-    with LocalCluster(2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as own:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50) as own:
         yield own
 
 
@@ -100,29 +102,49 @@ def test_workers_give_what_one_process_gives(client):
 
 
 def test_a_worker_is_killed_in_the_middle(client, tmp_path):
-    array = scores(40)
-    lazy = dpc.replay_panel(array.chunk(series=2), dpc.Exact(), LEVELS)
+    array, victim = scores(40), next(iter(client.run(os.getpid).values()))
+
+    def fatal(block, block_info=None):
+        if block_info[0]["chunk-location"][0] >= 10 and os.getpid() == victim:
+            os.kill(victim, signal.SIGKILL)
+        return block
+
+    chunked = array.chunk(series=2)
+    lazy = dpc.replay_panel(chunked.copy(data=chunked.data.map_blocks(fatal, dtype=float)), dpc.Exact(), LEVELS)
     begin(lazy, tmp_path / "panel.zarr")
     regions = dict(enumerate(regions_of(lazy, ["series"])))
-    before, done = client.run(os.getpid), []
-    for number in write_regions(lazy, tmp_path / "panel.zarr", regions, client):
-        done.append(number)
-        if len(done) == 3:
-            os.kill(next(iter(before.values())), signal.SIGKILL)
+    done = list(write_regions(lazy, tmp_path / "panel.zarr", regions, client))
     assert sorted(done) == list(range(20))
     client.wait_for_workers(2, timeout=60)
-    assert set(client.run(os.getpid).values()) != set(before.values())
+    assert victim not in client.run(os.getpid).values()
     assert_stored(xr.open_zarr(tmp_path / "panel.zarr"), dpc.replay_panel(array, dpc.Exact(), LEVELS))
 
 
-def test_a_chunk_that_kills_its_workers_is_given_up(client, cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
-    array = scores(4).chunk(series=2)
-    fatal = array.copy(data=array.data.map_blocks(lambda block: os.kill(os.getpid(), signal.SIGKILL), dtype=float))
-    lazy = dpc.replay_panel(fatal, dpc.Exact(), LEVELS)
-    begin(lazy, tmp_path / "panel.zarr")
-    with pytest.raises(OSError, match="workers were lost, again and again; do they have enough memory"):
-        list(write_regions(lazy, tmp_path / "panel.zarr", dict(enumerate(regions_of(lazy, ["series"]))), client))
+class _Lost:
+    """A task that no worker survives."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def result(self):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        distributed.KilledWorker("replay", types.SimpleNamespace(address="tcp://a:1"), 3),
+        distributed.CancelledError("replay"),
+    ],
+)
+def test_workers_that_are_lost_again_and_again(error, tmp_path, monkeypatch):
+    lazy = dpc.replay_panel(scores(4).chunk(series=2), dpc.Exact(), LEVELS)
+    lost, cancelled = _Lost(error), []
+    monkeypatch.setattr(distributed, "as_completed", lambda futures: futures)
+    nobody = types.SimpleNamespace(compute=lambda tasks: [lost], cancel=cancelled.append)
+    with pytest.raises(OSError, match=r"workers were lost, again and again.*enough memory"):
+        list(write_regions(lazy, tmp_path / "panel.zarr", {0: {"series": slice(0, 2)}}, nobody))
+    assert cancelled == [[lost]]
 
 
 def test_a_worker_is_killed_while_a_stream_is_fitted(client):
@@ -160,7 +182,7 @@ def test_the_command_on_a_cluster_that_exists(out, run, cluster, tmp_path):
 
 
 def test_arrays_with_gaps_and_other_options(run, cluster, tmp_path):
-    array = scores(10).where(lambda s: s.time + s.series < 30)
+    array = scores(10).where(lambda s: s.time + s.series < 30).assign_coords(week=("time", np.arange(30) // 7))
     array.to_dataset().to_zarr(tmp_path / "scores.zarr", zarr_format=2)
     given = ["scores.zarr", "--learner", "aci", "--levels", "0.9", "--keep", "summary", "--out", "out/panel.zarr"]
     code, _, complaint = run(*given, "--scheduler", cluster.scheduler_address)
@@ -171,7 +193,11 @@ def test_arrays_with_gaps_and_other_options(run, cluster, tmp_path):
     code, _, _ = run(*given, "--missing", "--scheduler", cluster.scheduler_address)
     assert code == 0
     wanted = dpc.replay_panel(array, dpc.ACI([0.9]), [0.9], mask=array.isnull(), keep="summary")
-    assert_stored(xr.open_zarr(tmp_path / "out/panel.zarr"), wanted)
+    stored = xr.open_zarr(tmp_path / "out/panel.zarr")
+    assert_stored(stored, wanted)
+    code, _, _ = run("scores.zarr", "--missing", "--scheduler", cluster.scheduler_address)
+    assert code == 0
+    np.testing.assert_array_equal(xr.open_zarr(tmp_path / "panel.zarr").week, array.week)
 
 
 def test_an_interrupted_command_goes_on(run, cluster, tmp_path, monkeypatch):
@@ -188,7 +214,7 @@ def test_an_interrupted_command_goes_on(run, cluster, tmp_path, monkeypatch):
 
     def stopped(panel, path, regions, client):
         for number in noted(panel, path, regions, client):
-            if path.name == "panel.zarr" and len(written) == before + 3:
+            if path.name.startswith("panel") and len(written) == before + 3:
                 raise KeyboardInterrupt
             yield number
 
@@ -202,10 +228,10 @@ def test_an_interrupted_command_goes_on(run, cluster, tmp_path, monkeypatch):
     code, _, complaint = run(*given, "--learner", "erm", "--resume")
     assert code == 2
     assert "the unfinished run has --learner" in complaint
-    first, written[:] = {number for name, number in written[:-1] if name == "panel.zarr"}, []
+    first, written[:] = {number for name, number in written[:-1] if name.startswith("panel")}, []
     code, _, _ = run(*given, "--resume")
     assert code == 0
-    assert {name for name, _ in written} == {"panel.zarr"}  # nothing was read again
+    assert all(name.startswith("panel") for name, _ in written)  # nothing was read again
     assert {number for _, number in written} == set(range(8)) - first
     assert_stored(xr.open_zarr(tmp_path / "panel.zarr"), expected(frame)[1])
 
@@ -218,18 +244,16 @@ def test_a_killed_command_goes_on(tmp_path):
     words += ["--score", "residual", "--levels", "0.5,0.9", "--workers", "2"]
     quiet = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = subprocess.Popen(words, **quiet)
-    notes, deadline = tmp_path / ".panel.zarr/.unfinished/panel.done", time.monotonic() + 120
-    while not (notes.exists() and notes.read_text().count("\n")) and started.poll() is None:
+    work, deadline = tmp_path / ".panel.zarr/.unfinished", time.monotonic() + 120
+    while not any(notes.read_text() for notes in work.glob("panel-*.done")) and started.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     started.kill()
     assert started.wait() == -signal.SIGKILL
     assert not (tmp_path / "panel.zarr").exists()
-    done = notes.read_text().count("\n")
-    assert done
     subprocess.run([*words, "--resume"], check=True, timeout=240, **quiet)
     assert_stored(xr.open_zarr(tmp_path / "panel.zarr"), expected(frame)[1])
-    assert not notes.exists()
+    assert not work.exists()
 
 
 def test_what_the_command_refuses(run, tmp_path, monkeypatch):
@@ -244,6 +268,8 @@ def test_what_the_command_refuses(run, tmp_path, monkeypatch):
         ("scores", "--learner", "erm,exact"): "--learner erm,exact: one at a time",
         ("scores", "--keep", "summary", "--out", "tables"): "a folder of Parquet tables is for thresholds",
         ("scores", "--out", "scores"): "exists: remove it",
+        ("scores", "--out", "panel.csv"): "write .zarr, .nc, or a folder without a suffix",
+        ("scores", "--missing"): "a score that is missing has no row",
     }.items():
         code, _, complaint = run(*words)
         assert code == 2

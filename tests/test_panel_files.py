@@ -103,7 +103,7 @@ def test_a_panel_of_shared_times_as_a_long_table():
     assert back[["store", "time", "score"]].values.tolist() == [["A", 5, 0.1], ["B", 5, 0.3], ["B", 6, 0.4]]
     with pytest.raises(ValueError, match="panel has no thresholds: replay it with keep='all'"):
         dpc.panel.to_long(panel.drop_vars("thresholds"), values)
-    with pytest.raises(ValueError, match="scores has sizes"):
+    with pytest.raises(ValueError, match="scores has other labels than panel"):
         dpc.panel.to_long(panel, values.isel(store=[0]))
 
 
@@ -138,7 +138,7 @@ BAD = {
         r"store='s00' is not in order: day=2024-01-01 comes after 2024-01-02; sort the table by day",
     ),
     "twice": (_TWICE, r"store='s00' has two scores at day=2024-01-01: leave one out"),
-    "no column": (table(5).drop(columns="day"), r"time = 'day': the table has columns 'store', 'residual'"),
+    "no column": (table(5).drop(columns="day"), r"time = 'day': .* has columns 'store', 'residual'"),
     "time zone": (table(5).assign(day=lambda f: f.day.dt.tz_localize("UTC")), r"day has a time zone.*tz_localize"),
 }
 
@@ -221,9 +221,54 @@ def test_a_folder_of_tables(chunked, tmp_path):
     assert len(files) == (4 if chunked else 1)
     rows = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
     pd.testing.assert_frame_equal(rows, dpc.panel.to_long(panel.compute(), whole), check_dtype=False)
-    metrics = pd.read_parquet(tmp_path / "tables/metrics.parquet")
+    metrics = pd.read_parquet(tmp_path / "tables/_metrics.parquet")
     assert len(metrics) == whole.sizes["store"]
     np.testing.assert_array_equal(metrics.coverage, panel.coverage.values[:, 0])
+
+
+def test_series_without_names_are_numbered_as_a_whole(tmp_path):
+    scores = xr.DataArray(np.random.default_rng(0).random((5, 4)), dims=["series", "time"]).chunk(series=2)
+    dpc.panel.save_panel(dpc.replay_panel(scores, dpc.Exact(), [0.5]), tmp_path / "tables", scores)
+    rows = pd.read_parquet(tmp_path / "tables")
+    assert rows.series.tolist() == np.repeat(np.arange(5), 4).tolist()
+    assert pd.read_parquet(tmp_path / "tables/_metrics.parquet").series.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_parts_are_read_in_the_order_of_their_numbers(tmp_path):
+    (tmp_path / ".hidden").mkdir()
+    table(3).to_parquet(tmp_path / ".hidden/x.parquet")
+    for number in range(12):
+        frame = pd.DataFrame({"series": ["A"], "time": [number], "score": [number / 12]})
+        frame.to_parquet(tmp_path / f"part.{number}.parquet")
+    pd.DataFrame({"series": [], "time": [], "score": []}).to_parquet(tmp_path / "part.12.parquet")
+    scores = dpc.panel.open_panel(tmp_path).compute()
+    assert scores.time.values.ravel().tolist() == list(range(12))
+    frame = pd.DataFrame({"series": ["B"], "time": pd.to_datetime(["2024-01-01"]), "score": [0.5]})
+    frame.to_parquet(tmp_path / "part.13.parquet")
+    with pytest.raises(ValueError, match="numbers here and dates there, such as those of series 'A' and 'B'"):
+        dpc.panel.open_panel(tmp_path)
+
+
+def test_times_are_compared_and_not_subtracted():
+    frame = pd.DataFrame({"series": 1, "time": np.array([3, 1, 2], np.uint16), "score": 0.5})
+    with pytest.raises(ValueError, match="time=1 comes after 3"):
+        dpc.panel.from_long(frame)
+    dpc.panel.from_long(pd.DataFrame({"series": 1, "time": np.array([-100, 100], np.int8), "score": 0.5}))
+
+
+def test_scores_of_another_order_are_not_those_of_the_panel():
+    scores = dpc.panel.from_long(table(5), **COLUMNS)
+    panel = dpc.replay_panel(scores, dpc.Exact(), [0.5], dim="round", mask=scores.isnull())
+    with pytest.raises(ValueError, match="scores has other labels than panel, or another order"):
+        dpc.panel.to_long(panel.isel(store=[1, 0, 2, 3, 4]), scores)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 4), (4, 5), (4, 4, 1)])
+def test_chunks_of_many_sizes_are_saved(sizes, tmp_path):
+    scores = dpc.panel.from_long(table(9), **COLUMNS).chunk(store=sizes)
+    panel = dpc.replay_panel(scores, dpc.Exact(), [0.5], dim="round", mask=scores.isnull())
+    dpc.panel.save_panel(panel, tmp_path / "panel.zarr")
+    np.testing.assert_array_equal(xr.open_zarr(tmp_path / "panel.zarr").thresholds, panel.thresholds)
 
 
 def test_what_is_no_panel_on_disk(tmp_path):
@@ -242,6 +287,9 @@ def test_what_is_no_panel_on_disk(tmp_path):
             dpc.panel.open_panel(tmp_path / name)
     with pytest.raises(ValueError, match=r"'day' is no dimension of x in .*: it has 'time'"):
         dpc.panel.open_panel(tmp_path / "c.nc", score="x", time="day")
+    for bad in ({"id": "round"}, {"time": "level"}):
+        with pytest.raises(ValueError, match="a panel has something else of this name"):
+            dpc.panel.from_long(table(5), **(COLUMNS | bad))
     with pytest.raises(ValueError, match="name three columns"):
         dpc.panel.from_long(table(5), id="store", time="store", score="residual")
     with pytest.raises(ValueError, match="frame is a list"):

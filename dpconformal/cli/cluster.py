@@ -53,14 +53,14 @@ def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
         with client:
             yield client
         return
-    # One task a process: a task keeps one core busy, and what JAX compiles is compiled once a process.
-    quiet = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": 0.8}
+    # Dask has workers give memory back to the system at once, and ask for it again for the next chunk: a third slower.
+    keep_memory = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**30}
     with (
-        dask.config.set(quiet),
-        LocalCluster(
+        dask.config.set(keep_memory),
+        LocalCluster(  # one task a process: a task keeps one core busy
             n_workers=cores() if workers is None else workers,
             threads_per_worker=1,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
             silence_logs=50,
         ) as own,
         Client(own) as client,

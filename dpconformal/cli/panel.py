@@ -1,5 +1,6 @@
 """``dpconformal panel``: thresholds for thousands to millions of series, on the cores of one machine or of many."""
 
+import secrets
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -69,6 +70,8 @@ def panel(
     source, out = Path(scores), out.absolute()
     if not source.exists():
         raise ValueError(f"{scores} does not exist")
+    if missing and is_long(source):
+        raise ValueError("--missing: a score that is missing has no row in a table; leave it out")
     if keep == "summary" and out.suffix not in (".zarr", ".nc"):
         raise ValueError(f"--out {out.name}: a folder of Parquet tables is for thresholds; write .zarr or .nc")
     check_free(out)
@@ -89,11 +92,11 @@ def panel(
         dim = dimension_of_time(array, time)
         mask = array.isnull() if missing or is_long(source) else None
         result = dpc.replay_panel(array, made, asked, dim=dim, mask=mask, keep=keep)
-        batch = [str(name) for name in array.dims if name != dim]
-        _written(result, batch, work / "panel.zarr", client, "replaying")
-        stored = _opened(work / "panel.zarr")
+        place = work / f"panel-{_token(work)}.zarr"
+        _written(result, [str(name) for name in array.dims if name != dim], place, client, "replaying")
+        stored = _opened(place)
         console.print(_shown(stored, learner, source.name, *counts_of(array, dim)))
-        _finish(stored, work, out, array if out.suffix not in (".zarr", ".nc") else None)
+        _finish(stored, place, out, array if out.suffix == "" else None)
     shutil.rmtree(beside, ignore_errors=True)
     console.print(f"written to {out}", highlight=False, markup=False, soft_wrap=True)
 
@@ -103,7 +106,7 @@ def _staged(source: Path, id: str, time: str, score: str, size: int, work: Path,
     if not is_long(source):
         array = open_panel(source, id, time, score, size)
         return array if array.ndim > 1 else array.expand_dims(id)
-    place, whole = work / "scores.zarr", work / "scores.whole"
+    place, whole = work / f"scores-{_token(work)}.zarr", work / "scores.whole"
     if not whole.exists():
         array = open_panel(source, id, time, score, size)
         _written(array.to_dataset(name=score), [id], place, client, "reading")
@@ -134,11 +137,19 @@ def _opened(place: Path) -> Any:
     return xr.open_zarr(place)
 
 
-def _finish(stored: Any, work: Path, out: Path, scores: Any) -> None:
+def _token(work: Path) -> str:
+    """Return a name of this run's own: a task of an earlier one, on a cluster that lives on, may still write to its."""
+    file = work / "token"
+    if not file.exists():
+        write_whole(file, [secrets.token_hex(8).encode()])
+    return file.read_text()
+
+
+def _finish(stored: Any, place: Path, out: Path, scores: Any) -> None:
     if out.suffix == ".zarr":
-        (work / "panel.zarr").rename(out)
+        place.rename(out)
         return
-    part = work / f"result{out.suffix}"
+    part = place.with_name(f"result{out.suffix}")
     shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
     save_panel(stored, part, scores)
     if out.is_dir():

@@ -124,8 +124,8 @@ def blocks_of_sequences(count: int, bytes_each: int) -> list[slice]:
         The last one may reach beyond the end.
     """
     parts = -(-count * bytes_each // BYTES)
-    parts = min(-(-parts // cores()) * cores(), count)  # as many for each core
-    size = max(-(-count // parts), 1)
+    parts = min(-(-max(parts, 1) // cores()) * cores(), count)  # as many for each core
+    size = max(-(-count // max(parts, 1)), 1)
     return [slice(start, start + size) for start in range(0, count, size)]
 
 

@@ -40,12 +40,42 @@ def check_block(
     if mask is None and scores.size and low <= scores.min() and scores.max() <= high and np.isfinite(scores.max()):
         return  # no mask as long as the scores was needed to see it
     looked_at = True if mask is None else ~mask
-    remedy = "drop the series, or say that the score is missing with mask=scores.isnull()"
+    remedy = "drop the series, or say which scores are missing: with mask=, or --missing on the command line"
     missing = ~np.isfinite(scores) & looked_at
     complain_by_label(scores, missing, names, labels, times, f"scores must be finite; {remedy}")
     outside = ((scores < low) | (scores > high)) & looked_at
     why = f"outside the support [{low:g}, {high:g}]; rescale the scores, or widen it"
     complain_by_label(scores, outside, names, labels, times, why)
+
+
+def check_times(dim: str, times: np.ndarray) -> None:
+    """
+    Refuse times of all series that go back, stand still or are missing.
+
+    Parameters
+    ----------
+    dim : str
+        The dimension of time.
+    times : ndarray, shape (T,)
+        Its coordinate. Of text only that no time comes twice.
+
+    Raises
+    ------
+    ValueError
+        Naming the time.
+    """
+    import pandas as pd
+
+    index = pd.Index(times)
+    if index.hasnans:
+        raise ValueError(f"{dim}[{int(np.argmax(index.isna()))}] is missing: a score needs a time")
+    twice = index.duplicated()
+    if twice.any():
+        raise ValueError(f"{dim}={written(times[twice.argmax()])} comes twice: leave one out")
+    if times.dtype.kind in "iufMm" and not index.is_monotonic_increasing:
+        at = int(np.argmax(times[1:] < times[:-1]))
+        after, before = written(times[at + 1]), written(times[at])
+        raise ValueError(f"{dim}={after} comes after {before}: sort the scores, scores.sortby({dim!r})")
 
 
 def complain_by_label(

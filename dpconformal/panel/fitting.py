@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.beliefs import Quantized
-from dpconformal.inputs import float_dtype
-from dpconformal.learner import State, fresh_state
+from dpconformal.checks import as_numbers
+from dpconformal.inputs import checked_scores, float_dtype
+from dpconformal.learner import State, fresh_state, support_of
 from dpconformal.offline.driver import Method
 from dpconformal.panel.checking import check_block
 from dpconformal.replay import replay
@@ -20,8 +21,8 @@ class _Job(NamedTuple):
     """What every part is told."""
 
     learner: Any
+    begin: State  # of one that has a size for any number of scores; otherwise None
     size: int  # scores of a part; shorter ones are filled up, so that one program serves them all
-    rounds: int  # of the whole stream
     wide: bool  # whether JAX has 64 bits where the work was asked for
 
 
@@ -66,13 +67,18 @@ def fit_belief(scores: Any, learner: Any = Quantized(1024)) -> State:
     if scores.ndim != 1:
         raise ValueError(f"scores has shape {scores.shape}: pass one stream, shape (T,)")
     wide = bool(jax.config.read("jax_enable_x64"))
+    while hasattr(learner, "learner"):  # a head asks for other levels, of the same belief
+        learner = learner.learner
+    dtype = float_dtype(as_numbers("scores", np.empty(0, scores.dtype)))
     if not hasattr(scores, "dask"):
-        return jax.tree.map(jnp.asarray, _part(_Job(learner, scores.size, scores.size, wide), 0, scores))
+        return jax.tree.map(jnp.asarray, _part(_Job(learner, None, scores.size, wide), 0, scores))
     if not hasattr(learner, "merge"):
         raise ValueError(f"learner = {learner!r}: does not merge; take Quantized or Exact, or replay the stream whole")
     if np.isnan(scores.shape[0]):
         raise ValueError("scores has chunks of unknown size: call scores.compute_chunk_sizes() first")
-    return _reduced(_Job(learner, max(scores.chunks[0]), scores.shape[0], wide), scores)
+    # The bins of a Quantized may depend on how many scores there will be; other states are as large as the part.
+    begin = _on_host(fresh_state(learner, scores.shape[0], dtype)) if isinstance(learner, Quantized) else None
+    return _reduced(_Job(learner, begin, max(scores.chunks[0]), wide), scores)
 
 
 def _reduced(job: _Job, scores: Any) -> State:
@@ -91,14 +97,14 @@ def _part(job: _Job, start: int, scores: np.ndarray) -> State:
     """Return the state of a part of the stream."""
     with jax.enable_x64(job.wide):
         check_block([job.learner], scores, None, ["index"], [], np.arange(start, start + scores.size))
-        method = getattr(job.learner, "offline", None)
+        scores = np.asarray(checked_scores(scores, support_of(job.learner)))
+        method, begin = getattr(job.learner, "offline", None), job.begin
         if method is None or not scores.size:
-            return _on_host(replay(job.learner, scores, [0.5], keep="summary").state)
-        filled = np.full((1, job.size), scores[-1], float_dtype(scores))
+            return _on_host(replay(job.learner, scores, [0.5], state=begin, keep="summary").state)
+        filled = np.full((1, job.size), scores[-1])
         filled[0, : scores.size] = scores
         observed = None if scores.size == job.size else np.arange(job.size)[None] < scores.size
-        # The bins of a Quantized may depend on how many scores there will be; other states are as large as the part.
-        begin = fresh_state(job.learner, job.rounds if isinstance(job.learner, Quantized) else job.size, filled.dtype)
+        begin = fresh_state(job.learner, job.size, filled.dtype) if begin is None else begin
         placed = method.place_on_host(job.learner, begin, True, filled, observed)
         placed, told = jax.tree.map(lambda leaf: leaf[0], (placed, observed))
         return _on_host(_finished(method, job.learner, begin, placed, scores.size, filled[0], told))

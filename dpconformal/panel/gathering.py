@@ -38,7 +38,9 @@ class Tally(NamedTuple):
     scores: Any
 
 
-def gathered(parts: Sequence[Any], columns: Columns, numbers: int = NUMBERS) -> "xr.DataArray":
+def gathered(
+    parts: Sequence[Any], columns: Columns, numbers: int = NUMBERS, lengths: Sequence[int] | None = None
+) -> "xr.DataArray":
     """
     Make a panel of a table in parts.
 
@@ -50,6 +52,8 @@ def gathered(parts: Sequence[Any], columns: Columns, numbers: int = NUMBERS) -> 
         Its columns.
     numbers : int
         Scores of a chunk, about.
+    lengths : sequence of int, optional
+        Rows of each part, if they are known.
 
     Returns
     -------
@@ -69,7 +73,9 @@ def gathered(parts: Sequence[Any], columns: Columns, numbers: int = NUMBERS) -> 
     import dask
     import dask.array as da
 
-    starts = np.cumsum([0, *dask.compute(*[dask.delayed(len)(part) for part in parts])]).tolist()
+    if lengths is None:
+        lengths = dask.compute(*[dask.delayed(len)(part) for part in parts])
+    starts = np.cumsum([0, *lengths]).tolist()
     tallies = [dask.delayed(tallied)(part, columns, start) for part, start in zip(parts, starts, strict=False)]
     tally, *ends = dask.compute(_added_up(tallies), *[dask.delayed(_ends)(one) for one in tallies])
     names, rounds = tally.names, int(tally.counts.max(initial=0))
@@ -160,6 +166,12 @@ def _sum(tallies: list[Tally]) -> Tally:
     other = [word for word in words if isinstance(word, str) != isinstance(words[0], str)]
     if other:
         raise ValueError(f"series have mixed types, such as {words[0]!r} and {other[0]!r}: convert the column to one")
+    kinds = {
+        "n" if tally.times.kind in "iuf" else tally.times.kind: word for tally, word in zip(some, words, strict=True)
+    }
+    if len(kinds) > 1:
+        whose = " and ".join(map(repr, kinds.values()))
+        raise ValueError(f"times are numbers here and dates there, such as those of series {whose}: choose one")
     total = pd.Series(np.concatenate([t.counts for t in some]), np.concatenate([t.names for t in some]))
     total = total.groupby(level=0).sum().sort_index()
     times, scores = (np.result_type(*(getattr(t, field) for t in some)) for field in ("times", "scores"))

@@ -126,6 +126,8 @@ def least_loss(scores: np.ndarray, observed: np.ndarray | None, levels: np.ndarr
     ndarray, shape (B, A)
         In float64: of the quantile of the series' own scores.
     """
+    if not scores.size:
+        return np.zeros((len(scores), levels.size))
 
     def task(block: slice) -> np.ndarray:
         own = np.asarray(scores[block], float)

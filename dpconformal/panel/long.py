@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpconformal.inputs import exactly
-from dpconformal.panel.rows import Columns, Rows, check_order, checked_rows
+from dpconformal.panel.rows import ROUND, Columns, Rows, check_order, checked_rows, named
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-
-ROUND = "round"
 
 
 def from_long(frame: Any, id: str = "series", time: str = "time", score: str = "score") -> "xr.DataArray":
@@ -29,7 +27,7 @@ def from_long(frame: Any, id: str = "series", time: str = "time", score: str = "
     -------
     xarray.DataArray, shape (series, round)
         Scores of each series, one after the other, and NaN after the end of the shorter ones; series in ascending
-        order. The times are a coordinate of the same shape. Of a Dask table it is lazy, after one pass over the table:
+        order. The times are a coordinate of the same shape. Of a Dask table it is lazy, after a look at every row:
         for the series, their lengths, and rows to refuse.
 
     Raises
@@ -58,9 +56,7 @@ def from_long(frame: Any, id: str = "series", time: str = "time", score: str = "
     1      B     1    0.5          0.900
     2      B     2    0.7          0.859
     """
-    columns = Columns(id, time, score)
-    if len(set(columns)) < 3:
-        raise ValueError(f"id = {id!r}, time = {time!r}, score = {score!r}: name three columns")
+    columns = named(id, time, score)
     if hasattr(frame, "to_delayed"):
         from dpconformal.panel.gathering import gathered
 
@@ -179,13 +175,27 @@ def to_long(panel: "xr.Dataset", scores: "xr.DataArray") -> "pd.DataFrame":
     ------
     ValueError
         If there are no thresholds, or the scores are not those of the panel.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc, xarray as xr
+    >>> scores = xr.DataArray([[0.2, 0.9]], {"store": ["A"], "time": [5, 6]}, ["store", "time"], name="residual")
+    >>> dpc.panel.to_long(dpc.replay_panel(scores, dpc.Exact(), [0.5]), scores).round(3)
+      store  time  residual  threshold_0.5
+    0     A     5       0.2          0.500
+    1     A     6       0.9          0.293
     """
     import pandas as pd
+    import xarray as xr
 
     if "thresholds" not in panel:
         raise ValueError("panel has no thresholds: replay it with keep='all'")
     thresholds = panel["thresholds"].transpose(..., "level")
     axes = thresholds.dims[:-1]
+    try:
+        xr.align(thresholds, scores, join="exact", copy=False)
+    except ValueError as error:
+        raise ValueError(f"scores has other labels than panel, or another order: {error}") from None
     for dim in scores.dims:
         if dim not in axes or scores.sizes[dim] != thresholds.sizes[dim]:
             sizes = f"{dict(scores.sizes)} and panel {dict(thresholds.sizes)}"

@@ -1,14 +1,14 @@
 """Panels on disk: Zarr, NetCDF, and Parquet folders of long tables."""
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpconformal.panel.gathering import NUMBERS, gathered, series_of_a_chunk
-from dpconformal.panel.long import ROUND
-from dpconformal.panel.rows import Columns
+from dpconformal.panel.rows import ROUND, Columns, named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -65,7 +65,9 @@ def open_panel(
         raise ValueError(f"{path} does not exist")
     path = Path(path).absolute()  # workers may be in another folder
     if is_long(path):
-        return gathered(_parts(path), Columns(id, time, score), numbers)
+        columns = named(id, time, score)
+        parts, lengths = _parts(path, columns)
+        return gathered(parts, columns, numbers, lengths)
     return in_chunks(_variable(path, score, time), time, numbers)
 
 
@@ -127,8 +129,15 @@ def _is_zarr(path: Path) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    hidden = (file for file in path.rglob("*.parquet") if not file.relative_to(path).parts[0].startswith((".", "_")))
-    return sorted(hidden) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    seen = (file for file in path.rglob("*.parquet") if not any(p[0] in "._" for p in file.relative_to(path).parts))
+    return sorted(seen, key=lambda file: [_natural(part) for part in file.relative_to(path).parts])
+
+
+def _natural(name: str) -> list[Any]:
+    """Order part.2 before part.10."""
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", name)]
 
 
 def _variable(path: Path, score: str, time: str) -> Any:
@@ -148,29 +157,38 @@ def _variable(path: Path, score: str, time: str) -> Any:
     return scores
 
 
-def _parts(path: Path) -> list[Any]:
+def _parts(path: Path, columns: Columns) -> tuple[list[Any], list[int]]:
+    """List the parts of a table, and how many rows each has."""
     import dask
     import pyarrow.parquet as parquet
 
-    read, parts = dask.delayed(_read, pure=True), []
+    read, parts, lengths = dask.delayed(_read, pure=True), [], []
     for file in _files(path):
         changed = os.stat(file).st_mtime_ns
         try:
             about = parquet.read_metadata(file)
         except (OSError, ValueError) as error:
             raise ValueError(f"{file} is no Parquet file: {error}") from None
-        apart = about.num_rows > ROWS and about.num_row_groups > 1
-        parts += [read(str(file), group, changed) for group in (range(about.num_row_groups) if apart else [None])]
-    return parts
+        there = about.schema.to_arrow_schema().names
+        for what, name in zip(columns._fields, columns, strict=True):
+            if name not in there:
+                raise ValueError(f"{what} = {name!r}: {file} has columns {', '.join(map(repr, there))}")
+        if about.num_rows > ROWS and about.num_row_groups > 1:
+            groups: list[int | None] = list(range(about.num_row_groups))
+            lengths += [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+        else:
+            groups, lengths = [None], [*lengths, about.num_rows]
+        parts += [read(str(file), group, list(columns), changed) for group in groups]
+    return parts, lengths
 
 
-def _read(file: str, group: int | None, changed: int) -> Any:
+def _read(file: str, group: int | None, columns: list[str], changed: int) -> Any:
     """Read a file or a row group. When it was changed is here for Dask, which takes equal calls for one."""
     import pyarrow.parquet as parquet
 
     del changed
     opened = parquet.ParquetFile(file)
-    return (opened.read() if group is None else opened.read_row_group(group)).to_pandas()
+    return (opened.read(columns) if group is None else opened.read_row_group(group, columns)).to_pandas()
 
 
 def described(path: Path) -> list[Any]:

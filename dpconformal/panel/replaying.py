@@ -1,39 +1,22 @@
 """Replay a panel: independent series along one dimension, labelled, in memory or in chunks."""
 
-import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from dpconformal.checks import Numbers
+from dpconformal.checks import Numbers, as_numbers
 from dpconformal.inputs import as_levels, float_dtype
 from dpconformal.learner import Learner
 from dpconformal.metrics.summary import as_written
-from dpconformal.offline.workers import on_one_core
-from dpconformal.panel.checking import check_block
-from dpconformal.panel.judging import METRICS, least_loss, means_of_totals, totals_of
+from dpconformal.panel.blocks import Job, packed, replay_block, replay_packed
+from dpconformal.panel.checking import check_times
+from dpconformal.panel.judging import METRICS
 from dpconformal.panel.sweeps import swept
-from dpconformal.replay import replay
 
 if TYPE_CHECKING:
     import xarray as xr
-
-
-class _Job(NamedTuple):
-    """What every block is told."""
-
-    learners: list[Any]  # of a sweep, in the order of its product
-    shape: tuple[int, ...]  # of the sweep
-    levels: np.ndarray  # (A,)
-    keep: str
-    size: int  # series of a block; smaller ones are filled up, so that one program serves them all
-    wide: bool  # whether JAX has 64 bits where the work was asked for
-    masked: bool
-    chunked: bool  # then the scheduler keeps the other cores busy
-    names: tuple[str, ...]  # of the dimensions of a block, and of its times
-    times: np.ndarray | None  # (T,), or with each block
 
 
 def replay_panel(
@@ -94,7 +77,7 @@ def replay_panel(
     _check(scores, mask, dim, keep)
     mask = _alike(mask, scores)
     points, learners = swept(learner, hyperparameters, (*scores.dims, "level"))
-    wide, dtype = bool(jax.config.read("jax_enable_x64")), float_dtype(scores)
+    wide, dtype = bool(jax.config.read("jax_enable_x64")), float_dtype(as_numbers("scores", np.empty(0, scores.dtype)))
     asked = np.asarray(as_levels(levels, dtype))
     if asked.ndim != 1 or not asked.size:
         raise ValueError(f"levels has shape {asked.shape}: pass (A,), such as [0.9]")
@@ -102,7 +85,7 @@ def replay_panel(
     chunked = scores.chunks is not None
     size = int(np.prod([max(scores.chunksizes[name]) if chunked else scores.sizes[name] for name in batch]))
     times = _alike(_own_times(scores, dim), scores)
-    job = _Job(
+    job = Job(
         learners=learners,
         shape=tuple(points.sizes.values()),
         levels=asked,
@@ -111,6 +94,7 @@ def replay_panel(
         wide=wide,
         masked=mask is not None,
         chunked=chunked,
+        dtype=dtype,
         names=(*batch, dim if times is None else times.name),
         times=scores[dim].values if times is None else None,
     )
@@ -121,7 +105,7 @@ def replay_panel(
     kinds = [dtype] * (keep == "all") + [np.dtype(float)] * len(METRICS) + [np.dtype(np.int64)]
     sizes = {**points.sizes, dim: scores.sizes[dim], "level": asked.size}
     results = xr.apply_ufunc(
-        functools.partial(_replay_block, job),
+        functools.partial(replay_packed, packed(job)) if chunked else functools.partial(replay_block, job),
         *along,
         *labels,
         input_core_dims=[[dim]] * len(along) + [[]] * len(labels),
@@ -137,8 +121,10 @@ def replay_panel(
 
 def _own_times(scores: Any, dim: str) -> Any:
     """Return times that differ from series to series, as of :func:`dpconformal.panel.from_long`; or None."""
-    found = (coord for coord in scores.coords.values() if coord.ndim > 1 and set(coord.dims) == set(scores.dims))
-    return next((coord.reset_coords(drop=True) for coord in found if dim not in scores.coords), None)
+    own = (
+        coord for coord in scores.coords.values() if "in_table" in coord.attrs and set(coord.dims) == set(scores.dims)
+    )
+    return next((coord.reset_coords(drop=True) for coord in own if dim not in scores.coords), None)
 
 
 def _alike(part: Any, scores: Any) -> Any:
@@ -166,6 +152,13 @@ def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
         raise ValueError(f"scores is a {type(scores).__name__}: pass an xarray.DataArray, or from_long(frame)")
     if dim not in scores.dims:
         raise ValueError(f"dim = {dim!r}: the scores have dimensions {', '.join(map(repr, scores.dims))}")
+    for name in ("level", "rounds", "thresholds", *METRICS):
+        if name in scores.dims or name in scores.coords:
+            raise ValueError(
+                f"scores has a dimension or coordinate {name!r}, which the result has: rename it, or drop it"
+            )
+    if dim in scores.coords:
+        check_times(dim, scores[dim].values)
     if keep not in ("all", "summary"):
         raise ValueError(f"keep = {keep!r}: pass one of 'all', 'summary'")
     if scores.dtype.kind not in "fiu":
@@ -183,41 +176,3 @@ def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
         raise ValueError("mask: pass an xarray.DataArray of bool, such as scores.isnull()")
     if dict(mask.sizes) != dict(scores.sizes):
         raise ValueError(f"mask has sizes {dict(mask.sizes)} and scores {dict(scores.sizes)}: not the same")
-
-
-def _replay_block(job: _Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Replay a chunk, (..., T), by every learner."""
-    brought = list(rest)
-    mask = brought.pop(0) if job.masked else None
-    times, labels = brought.pop(0) if job.times is None else job.times, brought
-    batch, rounds = scores.shape[:-1], scores.shape[-1]
-    check_block(job.learners, scores, mask, job.names, labels, times)
-    rows = scores.reshape(-1, rounds)
-    missing = None if mask is None else mask.reshape(-1, rounds)
-    used = slice(len(rows))
-    filled, told = (_filled(part, job.size) for part in (rows, missing))
-    observed = None if missing is None else ~missing
-    counts = np.full(len(rows), rounds) if observed is None else observed.sum(axis=-1)
-    least = least_loss(rows if missing is None else np.where(missing, 0, rows), observed, job.levels)
-    kept: list[list[np.ndarray]] = []
-    with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
-        for learner in job.learners:
-            run: Any = replay(learner, filled, job.levels, keep=job.keep, mask=told)
-            if job.keep == "all":
-                thresholds = [np.asarray(run.thresholds)[used]]
-                covered, loss, threshold = totals_of(thresholds[0], rows, observed, job.levels)
-            else:
-                thresholds = []
-                kept_totals = run.covered, run.total_loss, run.total_threshold
-                covered, loss, threshold = (np.asarray(total)[used] for total in kept_totals)
-            found = means_of_totals(covered, loss, threshold, least, counts)
-            kept.append(thresholds + [found[name] for name in METRICS])
-    stacked = (np.stack(parts, axis=1) if len(parts) > 1 else parts[0][:, None] for parts in zip(*kept, strict=True))
-    return (*(a.reshape(batch + job.shape + a.shape[2:]) for a in stacked), counts.reshape(batch))
-
-
-def _filled(rows: np.ndarray | None, size: int) -> np.ndarray | None:
-    """Repeat the last series until there are as many as in the other chunks."""
-    if rows is None or len(rows) in (0, size):
-        return rows
-    return np.concatenate([rows, np.broadcast_to(rows[-1:], (size - len(rows), rows.shape[-1]))])

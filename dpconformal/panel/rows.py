@@ -5,6 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconformal.panel.checking import written
+from dpconformal.panel.judging import METRICS
+
+ROUND = "round"
+RESERVED = (ROUND, "rounds", "level", "thresholds", *METRICS)
 
 
 class Columns(NamedTuple):
@@ -13,6 +17,34 @@ class Columns(NamedTuple):
     id: str
     time: str
     score: str
+
+
+def named(id: str, time: str, score: str) -> Columns:
+    """
+    Check the names of columns.
+
+    Parameters
+    ----------
+    id, time, score : str
+        Of the user.
+
+    Returns
+    -------
+    Columns
+        Three names, none of which the panel needs for something else.
+
+    Raises
+    ------
+    ValueError
+        If they are not.
+    """
+    columns = Columns(id, time, score)
+    if len(set(columns)) < 3:
+        raise ValueError(f"id = {id!r}, time = {time!r}, score = {score!r}: name three columns")
+    for what, name in zip(columns._fields, columns, strict=True):
+        if name in RESERVED:
+            raise ValueError(f"{what} = {name!r}: a panel has something else of this name; rename the column")
+    return columns
 
 
 class Rows(NamedTuple):
@@ -61,6 +93,8 @@ def checked_rows(frame: Any, columns: Columns, first: int = 0) -> Rows:
     for what, name in zip(columns._fields, columns, strict=True):
         if name not in frame.columns:
             raise ValueError(f"{what} = {name!r}: the table has columns {', '.join(map(repr, frame.columns))}")
+    if not len(frame):  # columns without a row have no type
+        return Rows(np.empty(0, object), np.empty(0), np.empty(0))
     ids, times = frame[columns.id], frame[columns.time]
     missing = ids.isna().to_numpy()
     if missing.any():
@@ -97,7 +131,8 @@ def _plain_ids(ids: Any) -> np.ndarray:
 
 
 def _plain_times(times: Any, columns: Columns) -> np.ndarray:
-    if getattr(times.dtype, "tz", None) is not None:
+    zone = getattr(times.dtype, "tz", None) or getattr(getattr(times.dtype, "pyarrow_dtype", None), "tz", None)
+    if zone is not None:
         remedy = f"frame[{columns.time!r}].dt.tz_convert('UTC').dt.tz_localize(None)"
         raise ValueError(f"{columns.time} has a time zone, which arrays do not have: pass {remedy}")
     if times.dtype.kind not in "iufMm":
@@ -154,14 +189,13 @@ def check_order(rows: Rows, codes: np.ndarray, columns: Columns) -> None:
     ValueError
         Naming series and time.
     """
-    same, steps = codes[1:] == codes[:-1], np.diff(rows.times)
-    bad = same & (steps <= np.zeros((), steps.dtype))
+    bad = (codes[1:] == codes[:-1]) & (rows.times[1:] <= rows.times[:-1])
     if not bad.any():
         return
     row = int(bad.argmax())
     whose = f"{columns.id}={written(rows.ids[row])}"
     before, after = written(rows.times[row]), written(rows.times[row + 1])
-    if before == after or rows.times[row] == rows.times[row + 1]:
+    if rows.times[row] == rows.times[row + 1]:
         raise ValueError(f"{whose} has two scores at {columns.time}={after}: leave one out, or name them two series")
     raise ValueError(
         f"{whose} is not in order: {columns.time}={after} comes after {before}; sort the table by {columns.time}"

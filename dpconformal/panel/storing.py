@@ -25,8 +25,9 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
     panel : xarray.Dataset
         From :func:`replay_panel`.
     path : path
-        ``.zarr``: a Zarr store; ``.nc``: a NetCDF file; otherwise a folder of Parquet files: ``part-00000.parquet`` and
-        so on, a row for each score as of :func:`to_long`, one file a chunk, and ``metrics.parquet``.
+        ``.zarr``: a Zarr store; ``.nc``: a NetCDF file; without a suffix a folder of Parquet files:
+        ``part-00000.parquet`` and so on, a row for each score as of :func:`to_long`, one file a chunk, and
+        ``_metrics.parquet``, which readers of the folder pass over.
     scores : xarray.DataArray, optional
         What the panel was made of; for Parquet, which holds them beside the thresholds.
 
@@ -72,6 +73,8 @@ def check_free(path: Path) -> None:
     """
     if path.is_dir() and not any(path.iterdir()) and path.suffix not in (".zarr", ".nc"):
         return
+    if path.suffix not in (".zarr", ".nc", ""):
+        raise ValueError(f"{path.name}: write .zarr, .nc, or a folder without a suffix, for Parquet")
     if path.exists():
         raise ValueError(f"{path} exists: remove it, or choose another place")
 
@@ -89,8 +92,12 @@ def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
     compute : bool
         Whether to write the rest, too.
     """
-    from numcodecs import Blosc
+    from numcodecs import Blosc  # type: ignore[import-untyped]
 
+    uneven = {name: max(own) for name, own in panel.chunksizes.items() if {*own[:-1], max(own)} != {own[0]}}
+    panel = panel.chunk(uneven) if uneven else panel
+    shared = {name: coord.compute() for name, coord in panel.coords.items() if coord.ndim < 2 and coord.chunks}
+    panel = panel.assign_coords(shared)  # which belong to no region, or to all
     lazy = {name: variable.chunks for name, variable in panel.variables.items() if variable.chunks}
     encoding: Any = {name: {"chunks": tuple(map(max, chunks))} for name, chunks in lazy.items()}
     if "thresholds" in panel:  # which are scores that come again and again: faster than no compression at all
@@ -150,8 +157,9 @@ def write_regions(panel: "xr.Dataset", path: Path, regions: Mapping[int, Region]
     import dask
     from distributed import CancelledError, KilledWorker, as_completed
 
-    write, lazy = dask.delayed(_write), [name for name, variable in panel.variables.items() if variable.chunks]
-    tasks = []
+    write, tasks = dask.delayed(_write), []
+    along = {dim for region in regions.values() for dim in region}
+    lazy = [name for name, variable in panel.variables.items() if variable.chunks and along & set(variable.dims)]
     for number, region in regions.items():
         own = panel.isel(region)
         values = {name: (own[name].dims, own[name].data) for name in lazy}
@@ -162,7 +170,8 @@ def write_regions(panel: "xr.Dataset", path: Path, regions: Mapping[int, Region]
             yield future.result()
             future.release()
     except (CancelledError, KilledWorker) as error:
-        raise OSError(f"workers were lost, again and again; do they have enough memory? ({error})") from error
+        why = "workers were lost, again and again, or the scheduler was: do they have enough memory?"
+        raise OSError(f"{why} ({error})") from error
     finally:
         client.cancel(futures)
 
@@ -182,6 +191,9 @@ def _tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") ->
     dims = [str(name) for name in panel["rounds"].dims]
     lazy = panel["rounds"].chunks is not None
     regions = regions_of(panel, dims) if lazy else [{name: slice(None) for name in dims}]
+    unnamed = [name for name in panel["thresholds"].dims if name not in panel.coords]  # numbered as a whole
+    panel = panel.assign_coords({name: np.arange(panel.sizes[name]) for name in unnamed})
+    scores = scores.assign_coords({name: np.arange(scores.sizes[name]) for name in unnamed if name in scores.dims})
     folder.mkdir(parents=True, exist_ok=True)
     table, metrics = dask.delayed(_table), []
     for number, region in enumerate(regions):
@@ -190,7 +202,7 @@ def _tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") ->
     import pandas as pd
 
     frame = pd.concat(dask.compute(*metrics), ignore_index=True)
-    frame.to_parquet(folder / "metrics.parquet", index=False)
+    frame.to_parquet(folder / "_metrics.parquet", index=False)
 
 
 def _table(panel: "xr.Dataset", scores: "xr.DataArray", file: str) -> Any:

@@ -46,12 +46,17 @@ def swept(learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]) -
             if dim in taken:
                 raise ValueError(f"{name} has a dimension {dim!r}, which is one of the scores' or 'level': rename it")
     named = {
-        name: values if not values.ndim or values.dims != (name,) else values.assign_coords({name: values.values})
+        name: values.assign_coords({name: values.values}) if values.dims == (name,) and not values.coords else values
         for name, values in hyperparameters.items()
     }
     if not named:
         return xr.DataArray(0.0), [learner]
-    parts = xr.broadcast(*named.values())
+    try:
+        parts = xr.broadcast(*xr.align(*named.values(), join="exact"))
+    except ValueError as error:
+        raise ValueError(f"{', '.join(named)}: arrays along one dimension have different labels: {error}") from None
+    if not parts[0].size:
+        raise ValueError(f"{', '.join(named)}: no value to try")
     rows = zip(*(np.ravel(part.values).tolist() for part in parts), strict=True)
     learners = [dataclasses.replace(learner, **dict(zip(named, row, strict=True))) for row in rows]
     values = {name: part for name, part in named.items() if name not in part.dims}

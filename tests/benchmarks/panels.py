@@ -122,17 +122,15 @@ def summary(name, series, chunk):
 
 def workers(name, series, chunk, count):
     """Replay from Zarr to Zarr, by processes of a cluster; each has compiled before."""
-    from distributed import Client, LocalCluster
-
     import dpconformal as dpc
+    from dpconformal.cli.cluster import cluster
     from dpconformal.panel.storing import begin, regions_of, write_regions
 
     learner, levels = learner_of(name)
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.nullcontext(_stored(series, chunk, folder)) as panel,
-        LocalCluster(count, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
-        Client(cluster) as client,
+        cluster(None, count) as client,
     ):
         result = dpc.replay_panel(panel, learner, levels)
         path = pathlib.Path(folder, "panel.zarr")

@@ -1,0 +1,136 @@
+"""A block of series in memory: checked, replayed by every learner of a sweep, and judged."""
+
+import contextlib
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dpconformal.offline.workers import on_one_core
+from dpconformal.panel.checking import check_block
+from dpconformal.panel.judging import METRICS, least_loss, means_of_totals, totals_of
+from dpconformal.replay import replay
+
+
+class Job(NamedTuple):
+    """What every block is told."""
+
+    learners: list[Any]  # of a sweep, in the order of its product
+    shape: tuple[int, ...]  # of the sweep
+    levels: np.ndarray  # (A,)
+    keep: str
+    size: int  # series of a block; smaller ones are filled up, so that one program serves them all
+    wide: bool  # whether JAX has 64 bits where the work was asked for
+    masked: bool
+    chunked: bool  # then the scheduler keeps the other cores busy
+    dtype: np.dtype[Any]  # of thresholds
+    names: tuple[str, ...]  # of the dimensions of a block, and of its times
+    times: np.ndarray | None  # (T,), or with each block
+
+
+def packed(job: Job) -> bytes:
+    """
+    Turn a job into bytes, for tasks that may run anywhere.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+
+    Returns
+    -------
+    bytes
+        For :func:`replay_packed`.
+    """
+    import cloudpickle  # type: ignore[import-untyped]
+
+    return cloudpickle.dumps(job)
+
+
+def replay_packed(job: bytes, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
+    """
+    Replay a chunk; see :func:`replay_block`.
+
+    Parameters
+    ----------
+    job : bytes
+        From :func:`packed`. A process unpacks it once: a schedule that is a function is compiled for as often as it is
+        made, and every task would make its own.
+    scores, *rest
+        The chunk.
+
+    Returns
+    -------
+    tuple of ndarray
+        Results.
+    """
+    return replay_block(_unpacked(job), scores, *rest)
+
+
+@functools.lru_cache(maxsize=16)
+def _unpacked(job: bytes) -> Job:
+    import pickle
+
+    return pickle.loads(job)  # made by this program, for its own workers
+
+
+def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
+    """
+    Replay a block by every learner.
+
+    Parameters
+    ----------
+    job : Job
+        What to do.
+    scores : ndarray, shape (..., T)
+        Scores.
+    *rest : ndarray
+        The mask, if there is one; times of each score, unless the job has them; labels of each leading axis.
+
+    Returns
+    -------
+    tuple of ndarray
+        Thresholds, if they are kept; the :data:`METRICS`; and how many scores each series had.
+
+    Raises
+    ------
+    ValueError
+        Naming the series and the time of a bad score.
+    """
+    brought = list(rest)
+    mask = brought.pop(0) if job.masked else None
+    times, labels = brought.pop(0) if job.times is None else job.times, brought
+    batch, rounds = scores.shape[:-1], scores.shape[-1]
+    check_block(job.learners, scores, mask, job.names, labels, times)
+    # What was lost by rounding is lost for thresholds and scores alike, or a score at its threshold would be missed.
+    rows = scores.reshape(math.prod(batch), rounds).astype(job.dtype, copy=False)
+    missing = None if mask is None else mask.reshape(rows.shape)
+    used = slice(len(rows))
+    filled, told = (_filled(part, job.size) for part in (rows, missing))
+    observed = None if missing is None else ~missing
+    counts = np.full(len(rows), rounds) if observed is None else observed.sum(axis=-1)
+    kept: list[list[np.ndarray]] = []
+    with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
+        least = least_loss(rows if missing is None else np.where(missing, 0, rows), observed, job.levels)
+        for learner in job.learners:
+            run: Any = replay(learner, filled, job.levels, keep=job.keep, mask=told)
+            if job.keep == "all":
+                thresholds = [np.asarray(run.thresholds)[used]]
+                covered, loss, threshold = totals_of(thresholds[0], rows, observed, job.levels)
+            else:
+                thresholds = []
+                kept_totals = run.covered, run.total_loss, run.total_threshold
+                covered, loss, threshold = (np.asarray(total)[used] for total in kept_totals)
+            found = means_of_totals(covered, loss, threshold, least, counts)
+            kept.append(thresholds + [found[name] for name in METRICS])
+    stacked = (np.stack(parts, axis=1) if len(parts) > 1 else parts[0][:, None] for parts in zip(*kept, strict=True))
+    return (*(a.reshape(batch + job.shape + a.shape[2:]) for a in stacked), counts.reshape(batch))
+
+
+def _filled(rows: np.ndarray | None, size: int) -> np.ndarray | None:
+    """Repeat the last series until there are as many as in the other chunks."""
+    if rows is None or len(rows) in (0, size):
+        return rows
+    return np.concatenate([rows, np.broadcast_to(rows[-1:], (size - len(rows), rows.shape[-1]))])
