@@ -242,7 +242,9 @@ def test_on_an_accelerator_a_batch_is_one_vectorised_scan(monkeypatch):
     module = sys.modules["dpconformal.replay"]
     original = module.drive
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(module, "drive", lambda *given: driven.append(given[3].shape) or original(*given))
+    monkeypatch.setattr(
+        module, "drive", lambda *given, **named: driven.append(given[3].shape) or original(*given, **named)
+    )
     np.testing.assert_allclose(dpc.replay(dpc.Exact(), scores, LEVELS).thresholds, expected, atol=1e-13)
     assert driven == [(3, 21)]
 
