@@ -1,7 +1,6 @@
 """A block of series in memory: checked, replayed by every learner of a sweep, and judged."""
 
 import contextlib
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -30,34 +29,20 @@ class Job(NamedTuple):
     times: np.ndarray | None  # (T,), or with each block
 
 
-def packed(job: Job) -> bytes:
+_seen: dict[str, Job] = {}  # by token, the last few
+
+
+def replay_chunk(token: str, job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
     """
-    Turn a job into bytes, for tasks that may run anywhere.
+    Replay a chunk, in whatever process; see :func:`replay_block`.
 
     Parameters
     ----------
+    token : str
+        Of the job. A schedule that is a function is compiled for as often as it is made, and every task brings its own
+        copy of the job: a process keeps to the first.
     job : Job
-        The job.
-
-    Returns
-    -------
-    bytes
-        For :func:`replay_packed`.
-    """
-    import cloudpickle  # type: ignore[import-untyped]
-
-    return cloudpickle.dumps(job)
-
-
-def replay_packed(job: bytes, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
-    """
-    Replay a chunk; see :func:`replay_block`.
-
-    Parameters
-    ----------
-    job : bytes
-        From :func:`packed`. A process unpacks it once: a schedule that is a function is compiled for as often as it is
-        made, and every task would make its own.
+        What to do.
     scores, *rest
         The chunk.
 
@@ -66,14 +51,10 @@ def replay_packed(job: bytes, scores: np.ndarray, *rest: np.ndarray) -> tuple[np
     tuple of ndarray
         Results.
     """
-    return replay_block(_unpacked(job), scores, *rest)
-
-
-@functools.lru_cache(maxsize=16)
-def _unpacked(job: bytes) -> Job:
-    import pickle
-
-    return pickle.loads(job)  # made by this program, for its own workers
+    job = _seen.setdefault(token, job)
+    for old in list(_seen)[:-16]:
+        _seen.pop(old, None)
+    return replay_block(job, scores, *rest)
 
 
 def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -1,6 +1,7 @@
 """Replay a panel: independent series along one dimension, labelled, in memory or in chunks."""
 
 import functools
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,7 +11,7 @@ from dpconformal.checks import Numbers, as_numbers
 from dpconformal.inputs import as_levels, float_dtype
 from dpconformal.learner import Learner
 from dpconformal.metrics.summary import as_written
-from dpconformal.panel.blocks import Job, packed, replay_block, replay_packed
+from dpconformal.panel.blocks import Job, replay_block, replay_chunk
 from dpconformal.panel.checking import check_times
 from dpconformal.panel.judging import METRICS
 from dpconformal.panel.sweeps import swept
@@ -105,7 +106,7 @@ def replay_panel(
     kinds = [dtype] * (keep == "all") + [np.dtype(float)] * len(METRICS) + [np.dtype(np.int64)]
     sizes = {**points.sizes, dim: scores.sizes[dim], "level": asked.size}
     results = xr.apply_ufunc(
-        functools.partial(replay_packed, packed(job)) if chunked else functools.partial(replay_block, job),
+        functools.partial(replay_chunk, uuid.uuid4().hex, job) if chunked else functools.partial(replay_block, job),
         *along,
         *labels,
         input_core_dims=[[dim]] * len(along) + [[]] * len(labels),
