@@ -20,12 +20,14 @@ from dpconformal import (
     streams,
     theory,
 )
+from dpconformal.aggregation import Aggregate, auto
 from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
 from dpconformal.catalogue import learners
 from dpconformal.checkpoints import Checkpoint, load, save
 from dpconformal.compilation import compilation_cache
 from dpconformal.conformal import Conformal, conformalize
+from dpconformal.groups import Hierarchical
 from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
 from dpconformal.memory import TooLarge
@@ -44,6 +46,7 @@ __all__ = [
     "SAOCP",
     "SFOGD",
     "AgACI",
+    "Aggregate",
     "Belief",
     "Checkpoint",
     "Conformal",
@@ -52,6 +55,7 @@ __all__ = [
     "DiscountedERM",
     "DtACI",
     "Exact",
+    "Hierarchical",
     "Learner",
     "NExCP",
     "Online",
@@ -61,6 +65,7 @@ __all__ = [
     "SplitConformal",
     "Summary",
     "TooLarge",
+    "auto",
     "compilation_cache",
     "conformalize",
     "diagnostics",

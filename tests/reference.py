@@ -5,11 +5,12 @@ Slow on purpose: each round looks at every past score again, and quantiles are f
 of the belief's cdf. They share no code and no algorithm with the package.
 """
 
+import functools
 import inspect
 import itertools
 
 import numpy as np
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 
 def scipy_prior(kind, *parameters):
@@ -457,3 +458,93 @@ def masked_loop(learner, scores, levels, mask, context=None):
         if not mask[t]:
             state = learner.observe(state, float(score), **given)
     return np.array(found).reshape(rows.shape), state
+
+
+# Several beliefs at once, and groups.
+
+
+def aggregate_thresholds(scores, levels, tables, thresholds, low, high, share=0.0):
+    """
+    The aggregating algorithm for the CRPS, cell by cell. ``tables[t]`` (N, P) are the beliefs' cdfs in the middles of
+    P cells, ``thresholds[t]`` (N, A) their own, both before score t.
+    """
+    n, cells = tables[0].shape
+    edges = low + (high - low) * np.arange(cells + 1) / cells
+    weights = np.full((n, cells), 1 / n)
+    out = np.empty((len(scores), len(levels)))
+    for t, score in enumerate(scores):
+        mixture = np.empty(cells)
+        for j in range(cells):
+            above = sum(weights[i, j] * np.exp(-2 * tables[t][i, j] ** 2) for i in range(n))
+            below = sum(weights[i, j] * np.exp(-2 * (1 - tables[t][i, j]) ** 2) for i in range(n))
+            mixture[j] = 0.5 - np.log(above / below) / 4
+        mixture.sort()
+        for a, level in enumerate(levels):
+            j = next((j for j in range(cells) if mixture[j] >= level), cells)
+            out[t, a] = min(max(edges[j], thresholds[t][:, a].min()), thresholds[t][:, a].max())
+        for j in range(cells):
+            part = min(max((score - edges[j]) / (edges[j + 1] - edges[j]), 0), 1)
+            cost = part * tables[t][:, j] ** 2 + (1 - part) * (1 - tables[t][:, j]) ** 2
+            weights[:, j] *= np.exp(-2 * cost)
+            weights[:, j] = (1 - share) * weights[:, j] / weights[:, j].sum() + share / n
+    return out
+
+
+class Franchise:
+    """A hierarchical belief by dictionaries: for each node what counts of each value, and how much in all."""
+
+    def __init__(self, parents, concentrations, base):
+        """``parents[node]``, None for the root; ``concentrations[depth]``; ``base(value)`` is the prior's mass there."""
+        self.parents, self.concentrations, self.base = parents, concentrations, base
+        self.held = [{} for _ in parents]
+
+    def depth(self, node):
+        return 0 if self.parents[node] is None else 1 + self.depth(self.parents[node])
+
+    def cdf(self, node, x, prior_cdf):
+        """P(next score of a node <= x)."""
+        held, a = self.held[node], self.concentrations[self.depth(node)]
+        parent = self.parents[node]
+        above = prior_cdf(x) if parent is None else self.cdf(parent, x, prior_cdf)
+        below = sum(count * (value <= x) for value, count in held.items())
+        return (a * above + below) / (a + sum(held.values()))
+
+    def mass(self, node, value):
+        """P(next score of a node = value)."""
+        held, a = self.held[node], self.concentrations[self.depth(node)]
+        parent = self.parents[node]
+        above = self.base(value) if parent is None else self.mass(parent, value)
+        return (a * above + held.get(value, 0)) / (a + sum(held.values()))
+
+    def observe(self, node, value):
+        """Count a score, and pass on to the parent the chance that it is news."""
+        changes, share = [], 1.0
+        while node is not None:
+            changes.append((node, share))
+            parent, before = self.parents[node], self.held[node].get(value, 0)
+            if before and parent is not None:
+                strength = self.concentrations[self.depth(node)] * self.mass(parent, value)
+                share *= strength / (strength + before)
+            node = parent
+        for node, share in changes:
+            self.held[node][value] = self.held[node].get(value, 0) + share
+
+
+def franchise_posterior(counts, a, a0, base):
+    """
+    The posterior mean of the root of a hierarchical Dirichlet process with one family of groups, on K values, exactly:
+    a sum over all numbers of tables. ``counts`` (G, K); ``base`` (K,) masses of the prior, 0 for a continuous one.
+    """
+    stirling = functools.cache(
+        lambda n, m: 1 if n == m else 0 if m < 1 or m > n else stirling(n - 1, m - 1) + (n - 1) * stirling(n - 1, m)
+    )
+    total, mean = 0.0, np.zeros(counts.shape[1])
+    for tables in itertools.product(*[range(1, c + 1) if c else [0] for c in counts.ravel()]):
+        weight = np.prod([float(stirling(int(c), m)) for c, m in zip(counts.ravel(), tables, strict=True) if c])
+        dishes = np.reshape(tables, counts.shape).sum(axis=0)
+        weight *= a ** dishes.sum() * special.gamma(a0) / special.gamma(a0 + dishes.sum())
+        for m, b in zip(dishes, base, strict=True):
+            if m:
+                weight *= special.gamma(a0 * b + m) / special.gamma(a0 * b) if b > 0 else a0 * special.gamma(m)
+        total, mean = total + weight, mean + weight * (a0 * base + dishes) / (a0 + dishes.sum())
+    return mean / total

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpconformal import baselines, beliefs, heads, priors, rates, schedules
+from dpconformal import aggregation, baselines, beliefs, groups, heads, priors, rates, schedules
 from dpconformal.checkpoints.distributions import make_distribution, record_distribution
 from dpconformal.checkpoints.precision import as_jax
 
@@ -17,6 +17,7 @@ LEARNERS = (
     *(beliefs.SlidingERM, beliefs.DiscountedERM, beliefs.NExCP),
     *(baselines.OGD, baselines.SFOGD, baselines.SAOCP, baselines.ACI, baselines.DtACI, baselines.AgACI),
     *(baselines.PID, baselines.MVP, heads.Credible, heads.Corrected),
+    *(aggregation.Aggregate, groups.Hierarchical),
 )
 PRIORS = (
     *(priors.Uniform, priors.Beta, priors.TruncatedNormal, priors.Histogram, priors.Mixture),

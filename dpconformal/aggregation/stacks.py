@@ -1,0 +1,167 @@
+"""Learners that differ in numbers alone are one program: their numbers stand in a row, and so do their states."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from dpconformal.beliefs import Quantized
+from dpconformal.beliefs.bins import BinnedScores
+from dpconformal.learner import State
+
+
+class Stack(NamedTuple):
+    """
+    Learners of one kind.
+
+    Attributes
+    ----------
+    places : tuple of int
+        Where they stand among all learners.
+    learner : Learner
+        One learner, each of whose numbers is an array, shape (n,).
+    told : bool
+        Whether it takes the context of a round.
+    """
+
+    places: tuple[int, ...]
+    learner: Any  # leaves (n,)
+    told: bool
+
+
+def stacked(learners: Sequence[Any]) -> list[Stack]:
+    """
+    Sort learners into stacks.
+
+    Parameters
+    ----------
+    learners : sequence of Learner
+        In any order.
+
+    Returns
+    -------
+    list of Stack
+        In the order of their first learners.
+    """
+    kinds: dict[Any, list[int]] = {}
+    for place, learner in enumerate(learners):
+        leaves, structure = jax.tree.flatten(learner)
+        kinds.setdefault((structure, tuple(np.shape(leaf) for leaf in leaves)), []).append(place)
+    return [
+        Stack(
+            tuple(places),
+            jax.tree.map(
+                lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *(learners[i] for i in places)
+            ),
+            hasattr(learners[places[0]], "as_context"),
+        )
+        for places in kinds.values()
+    ]
+
+
+def joined(learners: Sequence[Any], states: Sequence[State], axis: int = 0) -> tuple[State, ...]:
+    """
+    Put the states of learners into stacks.
+
+    Parameters
+    ----------
+    learners : sequence of Learner
+        The learners.
+    states : sequence of State
+        One each.
+    axis : int
+        Where the stack's axis goes: behind those of a batch.
+
+    Returns
+    -------
+    tuple of State
+        One a stack.
+    """
+    return tuple(
+        jax.tree.map(lambda *leaves: jnp.stack(leaves, axis), *(states[place] for place in stack.places))
+        for stack in stacked(learners)
+    )
+
+
+def parted(learners: Sequence[Any], stacks: Sequence[State], axis: int = 0) -> list[State]:
+    """
+    Take the states of learners out of their stacks.
+
+    Parameters
+    ----------
+    learners : sequence of Learner
+        The learners.
+    stacks : sequence of State
+        From :func:`joined`.
+    axis : int
+        Where the stack's axis is.
+
+    Returns
+    -------
+    list of State
+        One each, in the order of the learners.
+    """
+    states: list[State] = [None] * len(learners)
+    for stack, state in zip(stacked(learners), stacks, strict=True):
+        for k, place in enumerate(stack.places):
+            states[place] = jax.tree.map(lambda leaf, k=k: jnp.take(leaf, k, axis), state)
+    return states
+
+
+def read(learners: Sequence[Any], stacks: Sequence[State], reader: Callable[..., Array], context: Any) -> Array:
+    """
+    Read something off every learner.
+
+    Parameters
+    ----------
+    learners : sequence of Learner
+        The learners.
+    stacks : sequence of State
+        Their states.
+    reader : callable
+        ``(learner, state, **given) -> Array``.
+    context : Any
+        Of the round, or None; handed to learners that take one.
+
+    Returns
+    -------
+    Array, shape (N, ...)
+        In the order of the stacks.
+    """
+    found = []
+    for stack, state in zip(stacked(learners), stacks, strict=True):
+        given = {"context": context} if stack.told else {}
+        found.append(jax.vmap(lambda learner, own, given=given: reader(learner, own, **given))(stack.learner, state))
+    return jnp.concatenate(found)
+
+
+def cdf_in_cells(learner: Any, state: State, middles: Array, **given: Any) -> Array:
+    """
+    Evaluate a learner's cdf in the middles of equal cells.
+
+    Parameters
+    ----------
+    learner : Learner
+        With a cdf.
+    state : State
+        Its state.
+    middles : Array, shape (P,)
+        Of cells of equal width that fill the support.
+    **given
+        The round's context, for a learner that takes one.
+
+    Returns
+    -------
+    Array, shape (P,)
+        Probabilities.
+    """
+    if not isinstance(learner, Quantized) or not isinstance(state, BinnedScores):
+        return learner.cdf(state, middles, **given)
+    # How many bins have their centre below is known beforehand: no search, and so a fraction of the time.
+    cells, bins = middles.shape[0], state.weights.shape[-1]
+    passed = ((2 * np.arange(cells) + 1) * bins + cells) // (2 * cells)
+    belief = learner.belief(state, middles.dtype if learner.discount is None else None)
+    return jnp.minimum(belief.prior_weight * learner.prior.cdf(middles) + belief.cumulative[passed], 1)

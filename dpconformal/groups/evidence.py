@@ -1,0 +1,187 @@
+"""The evidence of a hierarchical belief: scores with their groups, and how much of each counts higher up."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dpconformal.beliefs.sorted_scores import SortedScores
+
+
+class GroupedScores(NamedTuple):
+    """
+    Every score seen, and where it counts.
+
+    Attributes
+    ----------
+    seen : Array, shape ()
+        How many scores; -1 once a bad one, a group that is none, or a full buffer was met inside ``jit``.
+    values, arrivals : Array, shape (capacity,)
+        As in :class:`dpconformal.beliefs.sorted_scores.SortedScores`.
+    groups : Array, shape (capacity,)
+        The node of each score, by arrival.
+    shares : Array, shape (capacity, depth)
+        How much of each score counts for its ancestor at each depth, by arrival: 1 where scores are all different.
+    totals : Array, shape (nodes,)
+        What counts for each node, in all.
+    """
+
+    seen: Int[Array, "*B"]  # ()
+    values: Float[Array, "*B C"]  # (capacity,)
+    arrivals: Int[Array, "*B C"]  # (capacity,)
+    groups: Int[Array, "*B C"]  # (capacity,)
+    shares: Float[Array, "*B C D"]  # (capacity, depth)
+    totals: Float[Array, "*B N"]  # (nodes,)
+
+    @property
+    def scores(self) -> SortedScores:
+        """The scores alone."""
+        return SortedScores(self.seen, self.values, self.arrivals)
+
+
+class GroupedCounts(NamedTuple):
+    """
+    Scores in bins, node by node.
+
+    Attributes
+    ----------
+    seen : Array, shape ()
+        How many scores; -1 once a bad one, or a group that is none, was met inside ``jit``.
+    counts : Array, shape (nodes, bins)
+        What counts for each node: whole scores of its own, shares of those from below.
+    totals : Array, shape (nodes,)
+        Their sums.
+    """
+
+    seen: Int[Array, "*B"]  # ()
+    counts: Float[Array, "*B N K"]  # (nodes, bins)
+    totals: Float[Array, "*B N"]  # (nodes,)
+
+
+def with_room(state: GroupedScores, scores: SortedScores) -> GroupedScores:
+    """
+    Give evidence the room of its scores, which have grown.
+
+    Parameters
+    ----------
+    state : GroupedScores
+        The evidence, or a batch.
+    scores : SortedScores
+        Its scores, with at least as much room.
+
+    Returns
+    -------
+    GroupedScores
+        With these scores.
+    """
+    more = scores.values.shape[-1] - state.values.shape[-1]
+    axes = state.groups.ndim - 1
+    groups = jnp.pad(state.groups, [(0, 0)] * axes + [(0, more)])
+    shares = jnp.pad(state.shares, [(0, 0)] * axes + [(0, more), (0, 0)])
+    return GroupedScores(*scores, groups, shares, state.totals)
+
+
+class Path(NamedTuple):
+    """
+    What each node on the way from the root to a group contributes to the group's belief.
+
+    Attributes
+    ----------
+    weights : Array, shape (depth,)
+        λ of each node: how much of its belief is its parent's; 1 beyond the group.
+    prior : Array, shape ()
+        Share of P0 in the group's belief.
+    units : Array, shape (depth,)
+        Mass, in the group's belief, of what counts 1 for the node.
+    concentrations : Array, shape (depth,)
+        The weight of a node's parent, in scores: λ/(1 - λ) times the node's total.
+    """
+
+    weights: Float[Array, " D"]  # (depth,)
+    prior: Float[Array, ""]  # ()
+    units: Float[Array, " D"]  # (depth,)
+    concentrations: Float[Array, " D"]  # (depth,)
+
+
+def path_of(schedules: Any, totals: Float[Array, " D"], active: Array) -> Path:
+    """
+    Unroll the recursion: a node's belief is λ times its parent's plus 1 - λ times the distribution of its scores.
+
+    Parameters
+    ----------
+    schedules : tuple of Schedule
+        One for each depth.
+    totals : Array, shape (depth,)
+        What counts for each node on the path.
+    active : Array of bool, shape (depth,)
+        False beyond the group.
+
+    Returns
+    -------
+    Path
+        Weights and masses.
+    """
+    weights = jnp.stack([schedule.weight(total + 1) for schedule, total in zip(schedules, totals, strict=True)])
+    weights = jnp.where(active & (totals > 0), weights, 1)
+    after = jnp.concatenate([jnp.cumprod(weights[::-1])[::-1], jnp.ones(1, weights.dtype)])
+    some = jnp.where(totals > 0, totals, 1)
+    units = after[1:] * (1 - weights) / some
+    parts = jnp.where(weights < 1, 1 - weights, 1)
+    return Path(weights, after[0], units, weights * totals / parts)
+
+
+def shares_of(
+    path: Path, held: Float[Array, " D"], totals: Float[Array, " D"], level: Array, base: Any
+) -> Float[Array, " D"]:
+    """
+    Tell how much of a new score counts for each node on its way up.
+
+    In a hierarchical Dirichlet process a score that its node has seen before may be a draw from what the node has
+    seen, and then its parent learns nothing from it; or a draw from the parent's belief, which has mass β there. With c
+    equal scores before, and s = a·β, the chance of the latter is s/(s + c). For c scores with the same β these chances
+    add up to s(ψ(s + c) - ψ(s)).
+
+    Parameters
+    ----------
+    path : Path
+        Before the score.
+    held : Array, shape (depth,)
+        What counts for each node, of equal scores.
+    totals : Array, shape (depth,)
+        What counts for each node, in all.
+    level : Array, shape ()
+        The depth of the score's group.
+    base : number
+        Mass of the prior there.
+
+    Returns
+    -------
+    Array, shape (depth,)
+        Shares: 1 for the group itself; 0 beyond it.
+    """
+    depth = held.shape[0]
+    belief, chances = jnp.asarray(base, held.dtype), []
+    for d in range(depth):
+        strength = path.concentrations[d] * belief  # of the parent, at this score
+        known = held[d] > 0
+        chances.append(jnp.where(known, strength / jnp.where(known, strength + held[d], 1), 1))
+        own = held[d] / jnp.where(totals[d] > 0, totals[d], 1)
+        belief = path.weights[d] * belief + (1 - path.weights[d]) * own
+    share, shares = jnp.zeros((), held.dtype), []
+    for d in reversed(range(depth)):
+        share = jnp.where(level == d, 1, share)
+        shares.append(share)
+        share = share * chances[d]
+    return jnp.stack(shares[::-1])
+
+
+def empty_counts(nodes: int, bins: int, dtype: Any) -> GroupedCounts:
+    """Return counts before any score."""
+    return GroupedCounts(jnp.zeros((), jnp.int32), jnp.zeros((nodes, bins), dtype), jnp.zeros(nodes, dtype))
+
+
+def empty_scores(scores: SortedScores, nodes: int, depth: int) -> GroupedScores:
+    """Return evidence before any score, with the room of an empty store."""
+    capacity, dtype = scores.values.shape[-1], scores.values.dtype
+    groups, shares = jnp.zeros(capacity, jnp.int32), jnp.zeros((capacity, depth), dtype)
+    return GroupedScores(*scores, groups, shares, jnp.zeros(nodes, dtype))

@@ -1,0 +1,302 @@
+"""A belief for each group, and one for the groups of groups: what a small group lacks it has from its parent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpconformal.beliefs.belief import Belief
+from dpconformal.beliefs.bins import bin_of, centres_of, part_way
+from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, check_sorted, empty, grow, take_in
+from dpconformal.beliefs.weights import check_prior, check_unspoilt
+from dpconformal.checks import Numbers, Scalar, is_traced, places, whole
+from dpconformal.counting import advance
+from dpconformal.groups.evidence import (
+    GroupedCounts,
+    GroupedScores,
+    empty_counts,
+    empty_scores,
+    path_of,
+    shares_of,
+    with_room,
+)
+from dpconformal.groups.tree import as_groups, as_tree, nodes_of
+from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
+from dpconformal.learner import usable
+from dpconformal.priors import Prior, Uniform
+from dpconformal.pytree import register
+from dpconformal.replay import Replay, Summary, replay
+from dpconformal.schedules import Dirichlet, as_schedule, check_weights
+
+State = GroupedScores | GroupedCounts
+
+
+@register(static=("tree", "bins"))
+@dataclass(frozen=True)
+class Hierarchical:
+    """
+    A belief for each group of a tree: λ_g · (its parent's belief) + (1 - λ_g) · (the distribution of its own scores).
+
+    To any depth: all, region, store. A group that was never seen has its parent's belief, and a small one leans on it.
+    At the top stands the prior. With fixed concentrations, and scores that are all different, this is the
+    posterior mean of a hierarchical Dirichlet process. Where scores are equal, or share a bin, the parent is told of
+    each with the probability that it is news to it, the expected number of "tables". Thresholds of a group
+    never cross.
+
+    Guarantees, for each group: if its n scores and the next are exchangeable, the coverage probability lies in the
+    bracket of :func:`dpconformal.theory.coverage_bracket` with n and the group's own concentration, whatever the other
+    groups are like; and the regret is bounded on any sequence, see :func:`dpconformal.theory.group_regret_bound`.
+
+    Parameters
+    ----------
+    tree : int, sequence or mapping
+        The groups: how many, all of one family; or the parent of each, -1 for those at the top; or a nested mapping of
+        names, such as ``{"north": ["a", "b"], "south": ["c"]}``. Above several at the top stands a root for all. A
+        single one at the top is the root.
+    prior : Prior
+        P0. Its support must hold every score.
+    concentrations : number, Schedule or sequence of them
+        How much a parent's belief weighs against the scores of a group, in scores: λ = a/(a + n). Or λ itself as a
+        schedule, a function of the group's n + 1. One for all, or one for each depth, the root first.
+    bins : int, optional
+        Bins of equal width over the support, so that memory does not grow: one row of counts a group. None: every score
+        is kept.
+
+    See Also
+    --------
+    dpconformal.MVP : Coverage within groups that may overlap; thresholds of different levels may cross.
+
+    References
+    ----------
+    Teh, Jordan, Beal and Blei (2006), Hierarchical Dirichlet processes.
+
+    Examples
+    --------
+    Each round tells its group, by index or by name:
+
+    >>> import dpconformal as dpc
+    >>> belief = Hierarchical({"north": ["a", "b"], "south": ["c"]}, concentrations=2.0)
+    >>> run = dpc.replay(belief, [0.2, 0.4, 0.9], levels=[0.5], context=["a", "a", "c"])
+    >>> [round(float(belief.quantile(run.state, 0.5, context=group)), 3) for group in ("a", "b", "c")]
+    [0.4, 0.4, 0.643]
+    """
+
+    tree: Any
+    prior: Prior = Uniform()
+    concentrations: Any = 10.0
+    bins: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tree", as_tree(self.tree))
+        check_prior("Hierarchical", self.prior)
+        object.__setattr__(self, "concentrations", _schedules(self.concentrations, nodes_of(self.tree).paths.shape[1]))
+        if self.bins is not None:
+            object.__setattr__(self, "bins", places("Hierarchical.bins", self.bins, 1))
+            if not is_traced(self.support) and not np.all(np.isfinite(self.support)):
+                raise ValueError(f"Hierarchical.prior has support {self.support}: equal bins need a bounded one")
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the interval that holds every score."""
+        return self.prior.support
+
+    def init(self, rounds: int | None = None, dtype: Any = None) -> State:
+        """Return the state before any score, with room for ``rounds`` of them."""
+        check_not_batched(self)
+        dtype, (nodes, depth) = dtype or jnp.result_type(float), nodes_of(self.tree).paths.shape
+        rounds = None if rounds is None else whole("rounds", rounds, 0)
+        _check_rounds(self, 0, rounds or 0, dtype)
+        if self.bins is not None:
+            return empty_counts(nodes, self.bins, dtype)
+        return empty_scores(empty(FIRST_CAPACITY if rounds is None else max(rounds, 1), dtype), nodes, depth)
+
+    def prepare(self, state: State, rounds: int) -> State:
+        """Make room for more rounds, also in a batch of states."""
+        _check(self, state, batched=True)
+        check_unspoilt(state.seen)
+        if not is_traced(state):
+            _check_rounds(self, int(np.max(state.seen, initial=0)), rounds, state.totals.dtype)
+        return with_room(state, grow(state.scores, rounds)) if isinstance(state, GroupedScores) else state
+
+    def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
+        """Check the groups of a replay: an index or a name a round, shape (T,) or (..., T)."""
+        if context is None:
+            raise ValueError("context is missing: pass the group of each round, replay(..., context=groups)")
+        nodes = self._node(context) if is_traced(context) else jnp.asarray(as_groups(self.tree, context))
+        if nodes.shape not in (shape, shape[-1:]):
+            raise ValueError(f"context has shape {nodes.shape}: pass a group a round, {shape}")
+        return jnp.broadcast_to(nodes, shape)
+
+    def belief(self, state: State, context: Any = None) -> Belief:
+        """Return the distribution of the next score of a group; without one, that of the root."""
+        _check(self, state)
+        return _belief(self, state, self._node(context))
+
+    def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
+        """Predict the threshold of each level, in a round of this group."""
+        _check(self, state)
+        return _quantile(self, state, as_levels(levels, state.totals.dtype), self._node(context))
+
+    def cdf(self, state: State, x: Numbers, side: str = "right", context: Any = None) -> Float[Array, "..."]:
+        """Probability that the next score of a group is at most x; with ``side="left"`` below x."""
+        return self.belief(state, context).cdf(as_floats(x), side)
+
+    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
+        """Return the state after one more score, of this group."""
+        _check(self, state)
+        node, score = self._node(context), as_score(score, self.support).astype(state.totals.dtype)
+        if isinstance(state, GroupedCounts):
+            return _count(self, state, score, node)
+        if not is_traced(state.seen):
+            state = with_room(state, grow(state.scores, 1))
+        return _insert(self, state, score, node)
+
+    def replay(
+        self, scores: Numbers, levels: Numbers, state: State | None = None, keep: str = "all", context: Any = None
+    ) -> Replay | Summary:
+        """Run over recorded scores: :func:`dpconformal.replay`."""
+        return replay(self, scores, levels, state, keep, context=context)
+
+    def _node(self, context: Any) -> Array:
+        """Return the node of a group; one that is none, inside ``jit``, stays such."""
+        nodes = nodes_of(self.tree)
+        if context is None:
+            return jnp.asarray(nodes.root, jnp.int32)
+        if not is_traced(context):
+            # What a replay hands on is a node already, and the root may be one after the last group.
+            if isinstance(context, jax.Array) and context.ndim == 0 and int(context) == nodes.root:
+                return context
+            return jnp.asarray(as_groups(self.tree, context))
+        if not jnp.issubdtype(context.dtype, jnp.integer):
+            raise ValueError(f"context has dtype {context.dtype}: pass indices of groups, whole numbers")
+        return jnp.where(context == -1, nodes.root, context).astype(jnp.int32)
+
+
+def _schedules(given: Any, depth: int) -> tuple[Any, ...]:
+    """Make a schedule for each depth out of what the user gave."""
+    several = isinstance(given, (tuple, list, np.ndarray)) or (isinstance(given, jax.Array) and given.ndim == 1)
+    parts = list(given) if several else [given] * depth
+    if len(parts) != depth:
+        raise ValueError(
+            f"Hierarchical.concentrations has {len(parts)} entries: pass one for all, or one for each of the {depth} "
+            "depths of the tree, the root first"
+        )
+    return tuple(as_schedule(part) if hasattr(part, "weight") or callable(part) else Dirichlet(part) for part in parts)
+
+
+def _check_rounds(learner: Hierarchical, seen: int, rounds: int, dtype: Any) -> None:
+    """Check schedules on the rounds to come, and that totals can be counted in this precision."""
+    if is_traced(learner):
+        return
+    for schedule in learner.concentrations:
+        check_weights(schedule, seen + 1, seen + rounds)
+    most = 2 ** (jnp.finfo(dtype).nmant + 1)
+    if seen + rounds > most:
+        raise ValueError(
+            f"Hierarchical counts up to {most} scores in {np.dtype(dtype)}, and this makes {seen + rounds}: enable "
+            "64-bit JAX (jax_enable_x64)"
+        )
+
+
+def _check(learner: Hierarchical, state: Any, batched: bool = False) -> None:
+    check_not_batched(learner)
+    wanted = GroupedScores if learner.bins is None else GroupedCounts
+    if not isinstance(state, wanted):
+        raise ValueError(
+            f"state is a {type(state).__name__}: this Hierarchical carries on from a {wanted.__name__}, as in run.state"
+        )
+    if np.ndim(state.seen) and not batched:
+        raise ValueError(
+            f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap, after learner.prepare(state, rounds) "
+            "where scores are to be observed"
+        )
+    nodes, depth = nodes_of(learner.tree).paths.shape
+    if state.totals.shape[-1] != nodes or (isinstance(state, GroupedScores) and state.shares.shape[-1] != depth):
+        raise ValueError(f"state is of a tree with {state.totals.shape[-1]} nodes, and this one has {nodes}")
+    if isinstance(state, GroupedCounts) and state.counts.shape[-1] != learner.bins:
+        raise ValueError(f"state has {state.counts.shape[-1]} bins, and this Hierarchical has bins = {learner.bins}")
+    if isinstance(state, GroupedScores):
+        check_sorted(learner, state.scores, batched=batched)
+
+
+def _path(learner: Hierarchical, totals: Array, node: Array) -> tuple[Any, Array, Array, Array]:
+    """Follow the way from the root to a node: its weights, its nodes, which of them are there, and their totals."""
+    nodes = nodes_of(learner.tree)
+    known = jnp.clip(node, 0, len(nodes.levels) - 1)
+    way = jnp.asarray(nodes.paths, jnp.int32)[known]
+    active, way = way >= 0, jnp.maximum(way, 0)
+    held = jnp.where(active, totals[way], 0)
+    return path_of(learner.concentrations, held, active), way, active, held
+
+
+def _sound(learner: Hierarchical, node: Array) -> Array:
+    return (node >= 0) & (node < len(nodes_of(learner.tree).levels))
+
+
+@jax.jit
+def _belief(learner: Hierarchical, state: State, node: Array) -> Belief:
+    dtype = state.totals.dtype
+    path, way, active, _ = _path(learner, state.totals, node)
+    fine = (state.seen >= 0) & _sound(learner, node)
+    prior = jnp.where(fine, path.prior, jnp.nan)
+    if isinstance(state, GroupedCounts):
+        mass = path.units @ jnp.where(active[:, None], state.counts[way], 0)
+        bins = state.counts.shape[-1]
+        atoms, used = centres_of(learner.support, bins, dtype), jnp.asarray(bins, jnp.int32)
+    else:
+        ways = jnp.asarray(nodes_of(learner.tree).paths, jnp.int32)[state.groups]
+        counts = jnp.where((ways == way[None]) & active[None], state.shares, 0) @ path.units
+        used = jnp.maximum(state.seen, 0)
+        mass = jnp.where(state.arrivals > 0, counts[jnp.maximum(state.arrivals - 1, 0)], 0)
+        atoms = state.values
+    cumulative = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(mass)])
+    return Belief(learner.prior, prior, atoms, cumulative, used)
+
+
+@jax.jit
+def _quantile(learner: Hierarchical, state: State, levels: Array, node: Array) -> Array:
+    return _belief(learner, state, node).quantile(levels)
+
+
+@jax.jit
+def _count(learner: Hierarchical, state: GroupedCounts, score: Array, node: Array) -> GroupedCounts:
+    dtype, bins = score.dtype, state.counts.shape[-1]
+    low, high = (jnp.asarray(end, dtype) for end in learner.support)
+    fine = usable(score, learner.support) & _sound(learner, node)
+    here = bin_of(jnp.where(fine, score, low), low, high, bins)
+    ends = part_way(low, high, jnp.stack([here, here + 1]).astype(dtype), jnp.asarray(bins, dtype))
+    base = jnp.diff(learner.prior.cdf(ends))[0]
+    path, way, active, totals = _path(learner, state.totals, node)
+    held = jnp.where(active, state.counts[way, here], 0)
+    shares = shares_of(path, held, totals, jnp.sum(active) - 1, base)
+    added = jnp.where(active, shares, 0)
+    return GroupedCounts(
+        advance(state.seen, fine), state.counts.at[way, here].add(added), state.totals.at[way].add(added)
+    )
+
+
+@jax.jit
+def _insert(learner: Hierarchical, state: GroupedScores, score: Array, node: Array) -> GroupedScores:
+    path, way, active, totals = _path(learner, state.totals, node)
+    ways = jnp.asarray(nodes_of(learner.tree).paths, jnp.int32)[state.groups]
+    equal = (
+        jnp.zeros(state.groups.shape, bool)
+        .at[jnp.maximum(state.arrivals - 1, 0)]
+        .max((state.values == score) & (state.arrivals > 0))
+    )
+    held = jnp.sum(jnp.where((ways == way[None]) & active[None] & equal[:, None], state.shares, 0), axis=0)
+    shares = shares_of(path, held, totals, jnp.sum(active) - 1, 0)
+    after = take_in(state.scores, score, learner.support)
+    seen = jnp.where(_sound(learner, node), after.seen, -1)
+    slot = jnp.arange(state.groups.shape[0], dtype=jnp.int32) == state.seen
+    return GroupedScores(
+        seen,
+        after.values,
+        after.arrivals,
+        jnp.where(slot, node, state.groups),
+        jnp.where(slot[:, None], shares, state.shares),
+        state.totals.at[way].add(jnp.where(active, shares, 0)),
+    )

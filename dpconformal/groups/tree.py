@@ -1,0 +1,214 @@
+"""Trees of groups: however a user writes one down, as a tuple of parents; and the way from the root to each group."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# Either the parent of each group, or its name and its parent; -1 for those at the top.
+Tree = tuple[Any, ...]
+
+
+class Nodes(NamedTuple):
+    """
+    A tree, ready for use.
+
+    Attributes
+    ----------
+    paths : ndarray of int, shape (nodes, depth)
+        The nodes from the root to each node, both included; then -1.
+    levels : ndarray of int, shape (nodes,)
+        How many steps each node is away from the root.
+    root : int
+        The root: a group if there is one at the top alone; otherwise the node after the last group.
+    groups : int
+        How many groups there are.
+    names : tuple of str
+        Of the groups; empty if they have none.
+    """
+
+    paths: np.ndarray  # (nodes, depth)
+    levels: np.ndarray  # (nodes,)
+    root: int
+    groups: int
+    names: tuple[str, ...]
+
+
+def as_tree(tree: Any) -> Tree:
+    """
+    Read a tree of groups.
+
+    Parameters
+    ----------
+    tree : int, sequence or mapping
+        How many groups there are, all of one family; or the parent of each group, -1 for none; or a nested mapping
+        of names, whose innermost values are lists of names (or a name, or None for a group without any); or
+        pairs of a name and the index of a parent.
+
+    Returns
+    -------
+    tuple
+        Of parents, or of pairs of a name and a parent.
+
+    Raises
+    ------
+    ValueError
+        Naming the group that is out of place.
+
+    Examples
+    --------
+    >>> as_tree(3), as_tree([-1, 0, 0])
+    ((-1, -1, -1), (-1, 0, 0))
+    >>> as_tree({"north": ["a", "b"], "south": ["c"]})
+    (('north', -1), ('a', 0), ('b', 0), ('south', -1), ('c', 3))
+    """
+    if isinstance(tree, (int, np.integer)) and not isinstance(tree, bool):
+        if tree < 1:
+            raise ValueError(f"tree = {tree}: there must be one group at least")
+        return (-1,) * int(tree)
+    if isinstance(tree, Mapping):
+        pairs: list[tuple[str, int]] = []
+        _walk(tree, -1, pairs)
+        return _checked(tuple(pairs))
+    if isinstance(tree, np.ndarray):
+        tree = tree.tolist()
+    if not isinstance(tree, Sequence) or isinstance(tree, str):
+        raise ValueError(
+            f"tree = {tree!r}: pass the number of groups, the parent of each group, or a nested mapping of names"
+        )
+    if tree and all(isinstance(entry, str) for entry in tree):
+        tree = [(name, -1) for name in tree]
+    entries = []
+    for entry in tree:
+        named = isinstance(entry, (tuple, list)) and len(entry) == 2
+        parent = entry[1] if named else entry
+        parent = -1 if parent is None else parent
+        entries.append((entry[0], parent) if named else parent)
+    return _checked(tuple(entries))
+
+
+def _walk(tree: Any, parent: int, pairs: list[tuple[str, int]]) -> None:
+    if tree is None:
+        return
+    if isinstance(tree, str):
+        tree = [tree]
+    for name in tree:
+        pairs.append((name, parent))
+        if isinstance(tree, Mapping):
+            _walk(tree[name], len(pairs) - 1, pairs)
+
+
+def _checked(tree: Tree) -> Tree:
+    if not tree:
+        raise ValueError("tree is empty: there must be one group at least")
+    named = isinstance(tree[0], tuple)
+    names: set[str] = set()
+    entries: list[Any] = []
+    for i, entry in enumerate(tree):
+        if isinstance(entry, tuple) != named:
+            raise ValueError(f"tree[{i}] = {entry!r}: either all groups have names, or none")
+        name, parent = entry if named else (None, entry)
+        if named and (not isinstance(name, str) or name in names):
+            raise ValueError(f"tree[{i}] has the name {name!r}: names are text, each once")
+        if named:
+            names.add(name)
+        if isinstance(parent, bool) or not isinstance(parent, (int, np.integer)) or not -1 <= parent < len(tree):
+            raise ValueError(f"tree[{i}] has the parent {parent!r}: pass the index of a group, or -1 for none")
+        entries.append((name, int(parent)) if named else int(parent))
+    parents = [entry[1] if named else entry for entry in entries]
+    for i in range(len(parents)):
+        here, steps = i, 0
+        while here >= 0:
+            here, steps = parents[here], steps + 1
+            if steps > len(parents):
+                raise ValueError(f"tree[{i}] is its own ancestor: the way up must end with a parent of -1")
+    return tuple(entries)
+
+
+@lru_cache(maxsize=64)
+def nodes_of(tree: Tree) -> Nodes:
+    """
+    Prepare a tree for use.
+
+    Parameters
+    ----------
+    tree : tuple
+        From :func:`as_tree`.
+
+    Returns
+    -------
+    Nodes
+        Paths, levels and names.
+
+    Examples
+    --------
+    >>> nodes_of((-1, -1, 0)).paths
+    array([[ 3,  0, -1],
+           [ 3,  1, -1],
+           [ 3,  0,  2],
+           [ 3, -1, -1]])
+    """
+    named = isinstance(tree[0], tuple)
+    parents = [entry[1] if named else entry for entry in tree]
+    groups, tops = len(parents), parents.count(-1)
+    root = parents.index(-1) if tops == 1 else groups
+    parents = [root if parent == -1 and i != root else parent for i, parent in enumerate(parents)]
+    parents += [-1] * (tops != 1)
+    paths = []
+    for node in range(len(parents)):
+        path = [node]
+        while path[-1] != root:
+            path.append(parents[path[-1]])
+        paths.append(path[::-1])
+    depth = max(map(len, paths))
+    padded = np.array([path + [-1] * (depth - len(path)) for path in paths])
+    names = tuple(entry[0] for entry in tree) if named else ()
+    return Nodes(padded, np.array([len(path) - 1 for path in paths]), root, groups, names)
+
+
+def as_groups(tree: Tree, groups: Any) -> np.ndarray:
+    """
+    Read which group each round belongs to.
+
+    Parameters
+    ----------
+    tree : tuple
+        From :func:`as_tree`.
+    groups : array_like of int or str
+        Indices or names of groups; -1 for a round that belongs to none, which is answered by the root.
+
+    Returns
+    -------
+    ndarray of int32
+        Nodes, of the same shape.
+
+    Raises
+    ------
+    ValueError
+        With the first index or name that is none.
+
+    Examples
+    --------
+    >>> as_groups(as_tree({"north": ["a", "b"]}), ["b", "north", "a"])
+    array([2, 0, 1], dtype=int32)
+    """
+    nodes, array = nodes_of(tree), np.asarray(groups)
+    if array.dtype.kind in "UTO":
+        known = {name: i for i, name in enumerate(nodes.names)}
+        for index, name in np.ndenumerate(array):
+            if name not in known:
+                place = f"[{', '.join(map(str, index))}]" if index else ""
+                hint = f"such as {', '.join(nodes.names[:3])}" if known else "by its index, for this tree has no names"
+                raise ValueError(f"context{place} = {str(name)!r} is no group: name one of the tree, {hint}")
+        return np.array([known[name] for name in array.ravel()], np.int32).reshape(array.shape)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"context has dtype {array.dtype}: pass indices of groups, whole numbers, or their names")
+    bad = (array < -1) | (array >= nodes.groups)
+    if bad.any():
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        place = f"[{', '.join(map(str, index))}]" if index else ""
+        raise ValueError(
+            f"context{place} = {array[index]}: groups are numbered from 0 to {nodes.groups - 1}; -1 stands for none"
+        )
+    return np.where(array < 0, nodes.root, array).astype(np.int32)

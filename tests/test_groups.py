@@ -1,0 +1,261 @@
+"""Groups: trees, nested beliefs, tables, and what each group is promised."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import PRIORS, sequences
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpconformal as dpc
+from dpconformal.groups.tree import as_groups, as_tree, nodes_of
+
+LEVELS = np.array([0.0, 0.1, 0.5, 0.9, 0.99, 1.0])
+PARENTS = [-1, -1, 0, 0, 1, 3]  # two families; a group within a group within a group
+WEIGHTS = (4.0, 2.0, 3.0, 1.5)
+T = 60
+
+
+def rounds(seed=0, length=T, groups=6):
+    return np.random.default_rng(seed).integers(-1, groups, length)
+
+
+def oracle(scores, groups, levels, twin, low, high, bins=None):
+    """Thresholds of each round, by dictionaries and bisection."""
+    parents = [6 if parent == -1 else parent for parent in PARENTS] + [None]
+    kept = scores if bins is None else reference.to_bin_centre(scores, bins, low, high)
+    half = (high - low) / (2 * (bins or 1))
+    base = (lambda value: 0.0) if bins is None else lambda v: twin.cdf(v + half) - twin.cdf(v - half)
+    franchise, out = reference.Franchise(parents, WEIGHTS, base), []
+    for value, group in zip(kept, np.where(groups < 0, 6, groups), strict=True):
+        cdf = functools.partial(franchise.cdf, group, prior_cdf=twin.cdf)
+        found = reference.bisect(cdf, np.asarray(levels), low, high)
+        out.append(np.where(np.asarray(levels) >= 1, high, found))
+        franchise.observe(group, value)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("bins", [None, 8])
+@pytest.mark.parametrize("sequence", ["uniform", "tied", "alternating", "sorted", "constant", "extreme"])
+def test_thresholds_are_those_of_the_formula(sequence, bins):
+    scores, groups = sequences(T)[sequence], rounds()
+    prior, twin = PRIORS["uniform"]
+    wanted = oracle(scores, groups, LEVELS, twin, 0.0, 1.0, bins)
+    run = dpc.replay(dpc.Hierarchical(PARENTS, prior, WEIGHTS, bins), scores, LEVELS, context=groups)
+    np.testing.assert_allclose(run.thresholds, wanted, rtol=0, atol=1e-9)
+    assert (np.diff(run.thresholds, axis=1) >= 0).all()
+
+
+def test_any_prior_will_do():
+    scores, groups = sequences(40, -1, 4)["tied"], rounds(length=40)
+    prior, twin = PRIORS["beta_wide"]
+    for bins in (None, 6):
+        wanted = oracle(scores, groups, LEVELS, twin, -1.0, 4.0, bins)
+        run = dpc.replay(dpc.Hierarchical(PARENTS, prior, WEIGHTS, bins), scores, LEVELS, context=groups)
+        np.testing.assert_allclose(run.thresholds, wanted, rtol=0, atol=1e-8)
+
+
+def test_one_group_is_the_plain_belief():
+    scores = sequences(T)["skewed"]
+    for schedule in (5.0, dpc.schedules.InverseSqrt()):
+        plain = dpc.schedules.Dirichlet(5.0) if schedule == 5.0 else schedule
+        for grouped, alone in (
+            (dpc.Hierarchical([-1], concentrations=schedule), dpc.Exact(schedule=plain)),
+            (dpc.Hierarchical(1, concentrations=schedule, bins=16), dpc.Quantized(16, schedule=plain)),
+        ):
+            run = dpc.replay(grouped, scores, LEVELS, context=np.zeros(T, int))
+            np.testing.assert_allclose(run.thresholds, dpc.replay(alone, scores, LEVELS).thresholds, rtol=0, atol=1e-12)
+
+
+def test_without_ties_it_is_the_nested_mean_and_a_group_without_scores_has_its_parents():
+    scores, groups = sequences(T)["uniform"], rounds(1, groups=5)  # group 5 is never seen
+    learner = dpc.Hierarchical(PARENTS, concentrations=WEIGHTS)
+    state = dpc.replay(learner, scores, [0.5], context=groups).state
+    x = np.linspace(0, 1, 101)
+    family = {0: (0, 2, 3, 5), 1: (1, 4), 3: (3, 5), 4: (4,)}
+    whole = (4 * x + (scores[:, None] <= x).sum(axis=0)) / (4 + T)
+    ups = {0: whole, 1: whole}
+    for g, parent, a in ((0, -1, 2), (1, -1, 2), (3, 0, 3), (4, 1, 3)):
+        own = scores[np.isin(groups, family[g])]
+        above = whole if parent == -1 else ups[parent]
+        ups[g] = (a * above + (own[:, None] <= x).sum(axis=0)) / (a + own.size)
+        np.testing.assert_allclose(learner.cdf(state, x, context=g), ups[g], atol=1e-12)
+    np.testing.assert_allclose(learner.cdf(state, x), whole, atol=1e-12)
+    np.testing.assert_allclose(learner.cdf(state, x, context=5), ups[3], atol=1e-12)
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_expected_tables_are_close_to_the_exact_posterior_of_a_hierarchical_process(continuous):
+    """All numbers of tables summed over: the order of the scores is all that the filter gets wrong."""
+    rng, errors, naive = np.random.default_rng(0), [], []
+    for _ in range(25):
+        a, a0 = rng.choice([0.5, 2.0, 10.0]), rng.choice([1.0, 5.0])
+        groups = np.repeat(np.arange(3), rng.integers(1, 6, 3))
+        chances = rng.dirichlet(np.ones(4), 3)
+        places = np.array([rng.choice(4, p=chances[g]) for g in groups])
+        order = rng.permutation(groups.size)
+        counts = np.zeros((3, 4), int)
+        np.add.at(counts, (groups, places), 1)
+        if continuous:
+            learner, scores, base = dpc.Hierarchical(3, concentrations=(a0, a)), (places + 0.5) / 4, np.zeros(4)
+        else:
+            learner, base = dpc.Hierarchical(3, concentrations=(a0, a), bins=4), np.full(4, 0.25)
+            scores = (places + 0.5) / 4
+        state = dpc.replay(learner, scores[order], [0.5], context=groups[order]).state
+        edges, centres = np.arange(5) / 4, (np.arange(4) + 0.5) / 4
+        if continuous:
+            found = np.asarray(learner.cdf(state, centres)) - np.asarray(learner.cdf(state, centres, side="left"))
+        else:
+            found = np.diff(np.asarray(learner.cdf(state, edges)))
+        exact = reference.franchise_posterior(counts, a, a0, base)
+        errors.append(np.abs(found - exact).max())
+        pooled = (a0 * base + counts.sum(axis=0)) / (a0 + counts.sum())
+        naive.append(np.abs(pooled - exact).max())
+    assert np.mean(errors) < 0.012
+    assert np.max(errors) < 0.06
+    assert np.mean(errors) < 0.25 * np.mean(naive)
+
+
+def test_expected_tables_with_a_fixed_parent_are_the_digamma_formula():
+    """Another group keeps the root's belief at what it is: then c equal scores open s(ψ(s + c) - ψ(s)) tables."""
+    from scipy.special import digamma
+
+    learner = dpc.Hierarchical(2, concentrations=(1e9, 3.0), bins=4)  # a root that nothing moves
+    count = 40
+    state = dpc.replay(learner, np.full(count, 0.3), [0.5], context=np.zeros(count, int)).state
+    s = 3.0 * 0.25
+    np.testing.assert_allclose(state.totals[2], s * (digamma(s + count) - digamma(s)), rtol=1e-6)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(-1, 5)), min_size=1, max_size=30))
+def test_beliefs_are_distributions_whatever_comes(history):
+    scores, groups = (np.array(part) for part in zip(*history, strict=True))
+    padded = np.resize(scores, 30), np.resize(groups, 30)
+    learner = dpc.Hierarchical(PARENTS, concentrations=WEIGHTS, bins=5)
+    state = dpc.replay(learner, padded[0], [0.5], context=padded[1], mask=np.arange(30) >= scores.size).state
+    assert (np.asarray(state.counts) >= 0).all()
+    np.testing.assert_allclose(state.counts.sum(axis=1), state.totals, rtol=1e-9)
+    for group in range(-1, 6):
+        values = np.asarray(learner.cdf(state, np.linspace(0, 1, 21), context=group))
+        assert (np.diff(values) >= -1e-12).all()
+        np.testing.assert_allclose(values[-1], 1, atol=1e-12)
+        # A parent is never told of more than its children have seen.
+    own = np.bincount(np.where(groups < 0, 6, groups), minlength=7)
+    below = {0: (0, 2, 3, 5), 1: (1, 4), 2: (2,), 3: (3, 5), 4: (4,), 5: (5,), 6: range(7)}
+    for node, members in below.items():
+        assert float(state.totals[node]) <= own[list(members)].sum() + 1e-9
+
+
+@pytest.mark.parametrize("bins", [None, 8])
+def test_replay_batches_resumes_and_jits_like_any_learner(bins, tmp_path):
+    learner = dpc.Hierarchical(PARENTS, concentrations=WEIGHTS, bins=bins)
+    rng = np.random.default_rng(2)
+    scores, groups = rng.integers(0, 9, (2, T)) / 8, np.stack([rounds(3), rounds(4)])
+    batch = dpc.replay(learner, scores, LEVELS, context=groups)
+    for i in range(2):
+        alone = dpc.replay(learner, scores[i], LEVELS, context=groups[i])
+        np.testing.assert_allclose(batch.thresholds[i], alone.thresholds, rtol=0, atol=1e-13)
+    first = dpc.replay(learner, scores[0, :25], LEVELS, context=groups[0, :25])
+    dpc.save(tmp_path / "groups.dpc", learner, first.state)
+    again, state = dpc.load(tmp_path / "groups.dpc")
+    assert again == learner
+    second = dpc.replay(again, scores[0, 25:], LEVELS, state=state, context=groups[0, 25:])
+    np.testing.assert_allclose(
+        np.concatenate([first.thresholds, second.thresholds]), batch.thresholds[0], rtol=0, atol=1e-13
+    )
+    jitted = jax.jit(lambda s, g: dpc.replay(learner, s, LEVELS, context=g).thresholds)
+    np.testing.assert_allclose(jitted(scores[0], groups[0]), batch.thresholds[0], rtol=0, atol=1e-13)
+    state = learner.init()
+    for t in range(12):
+        found = learner.quantile(state, LEVELS, context=int(groups[0, t]))
+        np.testing.assert_allclose(found, batch.thresholds[0, t], rtol=0, atol=1e-13)
+        state = learner.observe(state, scores[0, t], context=int(groups[0, t]))
+    single = dpc.replay(learner, scores[0].astype(np.float32), LEVELS, context=groups[0])
+    assert single.thresholds.dtype == np.float32
+    np.testing.assert_allclose(single.thresholds, batch.thresholds[0], atol=0.26)  # a level between two atoms may turn
+    swept = jax.vmap(lambda a: dpc.replay(_with(learner, a), scores[0], LEVELS, context=groups[0]).thresholds)(
+        jnp.array([1.0, 5.0])
+    )
+    other = dpc.Hierarchical(PARENTS, concentrations=5.0, bins=bins)
+    np.testing.assert_allclose(
+        swept[1], dpc.replay(other, scores[0], LEVELS, context=groups[0]).thresholds, rtol=0, atol=1e-13
+    )
+
+
+def _with(learner, a):
+    """The same learner with one (traced) concentration for all depths."""
+    return jax.tree.unflatten(
+        jax.tree.structure(learner),
+        [a if np.ndim(leaf) == 0 and leaf in WEIGHTS else leaf for leaf in jax.tree.leaves(learner)],
+    )
+
+
+def test_a_group_that_is_none_inside_jit_is_nan_from_then_on():
+    learner = dpc.Hierarchical(3, bins=8)
+    jitted = jax.jit(lambda g: dpc.replay(learner, np.full(6, 0.4), [0.5], context=g).thresholds)
+    found = np.asarray(jitted(np.array([0, 1, 7, 0, 1, 2])))[:, 0]
+    np.testing.assert_array_equal(np.isnan(found), [False, False, True, True, True, True])
+
+
+def test_trees_are_read_in_every_way_of_writing_them():
+    nested = as_tree({"north": {"a": ["b", "c"], "d": None}, "south": "e"})
+    assert [name for name, _ in nested] == ["north", "a", "b", "c", "d", "south", "e"]
+    assert [parent for _, parent in nested] == [-1, 0, 1, 1, 0, -1, 5]
+    assert as_tree(np.array([-1, 0])) == as_tree([None, 0]) == (-1, 0)
+    assert as_tree(["x", "y"]) == (("x", -1), ("y", -1))
+    assert as_tree(nested) == nested
+    assert nodes_of(as_tree({"all": ["x", "y"]})).root == 0
+    assert nodes_of(as_tree(2)).root == 2
+    np.testing.assert_array_equal(as_groups(nested, [["e", "b"]]), [[6, 2]])
+    np.testing.assert_array_equal(as_groups((-1, -1), [-1, 1]), [2, 1])
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (0, "tree = 0: there must be one group"),
+        ([], "tree is empty"),
+        (2.5, "pass the number of groups"),
+        ("north", "pass the number of groups"),
+        ([1, 0], r"tree\[0\] is its own ancestor"),
+        ([-1, 5], r"tree\[1\] has the parent 5"),
+        ([-1, True], r"tree\[1\] has the parent True"),
+        ([("a", -1), 0], r"tree\[1\] = 0: either all groups have names"),
+        (["a", "a"], r"tree\[1\] has the name 'a'"),
+        ({"a": ["a"]}, r"tree\[1\] has the name 'a'"),
+    ],
+)
+def test_what_is_no_tree_is_refused(tree, message):
+    with pytest.raises(ValueError, match=message):
+        dpc.Hierarchical(tree)
+
+
+def test_what_is_no_group_is_refused():
+    learner = dpc.Hierarchical({"north": ["a", "b"]}, bins=4)
+    for context, message in (
+        (None, "context is missing"),
+        (["a", "z"], r"context\[1\] = 'z' is no group: name one of the tree, such as north, a, b"),
+        ([0, 3], r"context\[1\] = 3: groups are numbered from 0 to 2"),
+        ([0.0, 1.0], "context has dtype float64"),
+        ([0], r"context has shape \(1,\): pass a group a round, \(2,\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dpc.replay(learner, [0.1, 0.2], [0.5], context=context)
+    with pytest.raises(ValueError, match="this tree has no names"):
+        dpc.replay(dpc.Hierarchical(2), [0.1], [0.5], context=["a"])
+    with pytest.raises(ValueError, match="concentrations has 3 entries: pass one for all, or one for each of the 2"):
+        dpc.Hierarchical(2, concentrations=[1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="concentration"):
+        dpc.Hierarchical(2, concentrations=-1.0)
+    with pytest.raises(ValueError, match="equal bins need a bounded one"):
+        dpc.Hierarchical(2, dpc.priors.HalfNormal(1.0), bins=8)
+    with pytest.raises(ValueError, match="this Hierarchical carries on from a GroupedScores"):
+        dpc.Hierarchical(2).quantile(learner.init(), [0.5])
+    with pytest.raises(ValueError, match="state is of a tree with 3 nodes, and this one has 4"):
+        dpc.Hierarchical(3, bins=4).quantile(learner.init(), [0.5])
+    with pytest.raises(ValueError, match="counts up to 16777216 scores in float32"):
+        learner.init(rounds=2**24 + 1, dtype=np.float32)
