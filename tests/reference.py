@@ -494,7 +494,7 @@ class Franchise:
     """A hierarchical belief by dictionaries: for each node what counts of each value, and how much in all."""
 
     def __init__(self, parents, concentrations, base):
-        """``parents[node]``, None for the root; ``concentrations[depth]``; ``base(value)`` is the prior's mass there."""
+        """``parents[node]``, None for the root; ``concentrations[depth]``; ``base(value)``, the prior's mass there."""
         self.parents, self.concentrations, self.base = parents, concentrations, base
         self.held = [{} for _ in parents]
 
