@@ -26,6 +26,7 @@ from dpconformal.catalogue import learners
 from dpconformal.checkpoints import Checkpoint, load, save
 from dpconformal.compilation import compilation_cache
 from dpconformal.conformal import Conformal, conformalize
+from dpconformal.delays import Delayed
 from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
 from dpconformal.memory import TooLarge
@@ -49,6 +50,7 @@ __all__ = [
     "Conformal",
     "Corrected",
     "Credible",
+    "Delayed",
     "DiscountedERM",
     "DtACI",
     "Exact",
