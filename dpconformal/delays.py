@@ -155,7 +155,9 @@ def spread_rounds(tree: Any, axes: int, batch: tuple[int, ...]) -> Any:
     return jax.tree.map(repeat, tree)
 
 
-def taken_up(learner: Any, state: State, delay: Any, batch: tuple[int, ...]) -> tuple[State, Told | None]:
+def taken_up(
+    learner: Any, state: State, delay: Any, batch: tuple[int, ...], context: Any = None
+) -> tuple[State, Told | None]:
     """
     Take apart the state that a run carries on from.
 
@@ -169,6 +171,8 @@ def taken_up(learner: Any, state: State, delay: Any, batch: tuple[int, ...]) -> 
         Checked.
     batch : tuple of int
         Leading axes of the run.
+    context : pytree, optional
+        Of the rounds to come, checked.
 
     Returns
     -------
@@ -196,21 +200,15 @@ def taken_up(learner: Any, state: State, delay: Any, batch: tuple[int, ...]) -> 
             f"state.waiting.scores has shape {np.shape(waiting.scores)}: a run with leading axes {batch} and delay "
             f"{longest} waits for {longest} scores in each sequence"
         )
-    if (waiting.context is None) == hasattr(learner, "as_context") and _context_of(learner, waiting) is None:
-        raise ValueError("state.waiting.context does not suit the learner: pass the state of a run of this learner")
+    if (waiting.context is None) != (context is None):
+        raise ValueError(
+            "state.waiting.context does not suit the learner: pass the state of a run of this learner, context and all"
+        )
     scores = checked_scores(waiting.scores, support_of(learner), "state.waiting.scores")
     if is_traced(state.delay):  # nothing can raise: what follows is NaN
         fits = jnp.broadcast_to(jnp.asarray(delay, state.delay.dtype), batch) == state.delay
         scores = jnp.where(fits[..., None], scores, jnp.nan)
     return state.state, waiting._replace(scores=scores)
-
-
-def _context_of(learner: Any, waiting: Told) -> Any:
-    """Tell whether a learner that may take a context goes without one: then there is none on its way either."""
-    try:
-        return True if learner.as_context(None, np.shape(waiting.scores)) is None else None
-    except (AttributeError, ValueError):
-        return None
 
 
 def arriving(learner: Any, delay: Any, own: Told, waiting: Told | None) -> Told:

@@ -144,7 +144,7 @@ def replay(
     context = _checked_context(learner, context, shape)
     if batch != shape[:-1]:
         scores, mask, context = spread_rounds((scores, mask, context), len(shape) - 1, batch)
-    start, waiting = taken_up(learner, state, delay, batch)
+    start, waiting = taken_up(learner, state, delay, batch, context)
     if waiting is not None:
         scores = scores.astype(np.result_type(scores.dtype, waiting.scores.dtype))
     scores, begin = starting_state(learner, scores, start)
