@@ -8,13 +8,14 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.checks import Numbers, as_numbers, is_traced
-from dpconformal.delays import Delayed, Told, arriving, checked_delay, leading_axes, on_their_way, spread_rounds, taken_up
+from dpconformal.delays import Delayed, Told, checked_delay, leading_axes, taken_up
 from dpconformal.devices import placement, several_devices
 from dpconformal.inputs import as_levels, checked_scores, float_dtype
 from dpconformal.learner import Learner, State, support_of
 from dpconformal.masking import masked_scores, round_counts
 from dpconformal.memory import check_memory
 from dpconformal.runs import Replay, Summary
+from dpconformal.shifting import arriving, on_their_way, spread_rounds
 from dpconformal.starting import starting_state
 from dpconformal.totals import Totals
 from dpconformal.ways import go_through
@@ -61,11 +62,11 @@ def replay(
         stands in ``scores`` there, NaN for instance, is not looked at; of the round's context only its threshold takes
         notice.
     delay : int or array_like of int
-        How many rounds late each score becomes known: row t of the thresholds is computed from ``scores[..., :t - delay]``,
-        and the score of round t is observed after round t + delay, with the context of its own round. An array broadcasts
-        against the leading axes of the scores: a horizon for each sequence, or one sequence at many delays. The state
-        that is left is a :class:`dpconformal.Delayed`, which holds the scores that are on their way; a state without
-        them starts with nothing on its way. Inside ``jit`` the delay must not be traced.
+        How many rounds late each score becomes known: row t of the thresholds is computed from ``scores[..., :max(t -
+        delay, 0)]``, and the score of round t is observed after round t + delay, with the context of its own round. An
+        array broadcasts against the leading axes of the scores: a horizon for each sequence, or one sequence at many
+        delays. The state that is left is a :class:`dpconformal.Delayed`, which holds the scores that are on their way;
+        a state without them starts with nothing on its way. Inside ``jit`` the delay must not be traced.
 
     Returns
     -------

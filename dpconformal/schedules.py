@@ -264,7 +264,11 @@ def check_weights(schedule: Schedule, first: int, last: int) -> None:
     ValueError
         With the round and the weight.
     """
-    if isinstance(schedule, (InverseSqrt, Dirichlet, Constant, ForDelay)) or last < max(first, 2) or is_traced(schedule):
+    if (
+        isinstance(schedule, (InverseSqrt, Dirichlet, Constant, ForDelay))
+        or last < max(first, 2)
+        or is_traced(schedule)
+    ):
         return
     rounds = np.arange(max(first, 2), last + 1)
     weight = schedule.function if isinstance(schedule, Custom) else schedule.weight

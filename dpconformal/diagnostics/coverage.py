@@ -45,7 +45,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     -------
     xarray.Dataset
         Over ``level`` (and ``batch`` axes): ``coverage``; ``low`` and ``high``, the interval; ``band_low`` and
-        ``band_high``, NaN where the theory claims nothing, as with a discount, with a delay and for learners that are not
+        ``band_high``, NaN where the theory claims nothing, as with a discount or a delay and for learners that are not
         :class:`dpconformal.Exact`, :class:`dpconformal.Quantized` or a head on one; ``claimed``, whether it does;
         ``passed``, whether the coverage is inside the band or nothing is claimed; ``theorem_low`` and
         ``theorem_high``, Theorem 3's bounds for the last round, NaN for all but an undiscounted Exact.

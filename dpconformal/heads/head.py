@@ -120,7 +120,11 @@ class Head:
             mask = None if told is None else ~told[here]
             run: Any = replay(self.learner, scores[..., here], self.asked_by_round(counts, own), state, mask=mask)
             state, thresholds = run.state, lifted(self.learner, run.thresholds, bins_of(run.state))
-            parts.append(thresholds if keep == "all" else totals_of(thresholds, scores[..., here], own, None if mask is None else ~mask))
+            parts.append(
+                thresholds
+                if keep == "all"
+                else totals_of(thresholds, scores[..., here], own, None if mask is None else ~mask)
+            )
         return parts[0] if keep == "all" else joined(parts), state
 
 

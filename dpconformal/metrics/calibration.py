@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpconformal.checks import whole
-from dpconformal.delays import Delayed, Told, arriving
+from dpconformal.delays import Delayed, Told
 from dpconformal.learner import support_of
 from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.pinball import pinball
 from dpconformal.runs import Replay, not_at_once
 from dpconformal.scan import drive
+from dpconformal.shifting import arriving
 from dpconformal.starting import starting_state
 
 
@@ -87,7 +88,9 @@ def _require_learner(run: Replay, method: str) -> None:
 
 def _read(run: Replay, reader: Any, query: Array) -> Any:
     if run.delay is None:
-        raise ValueError("run.delay is None: rounds were taken out of a run with a delay; pass the run itself, mask and all")
+        raise ValueError(
+            "run.delay is None: rounds were taken out of a run with a delay; pass the run itself, mask and all"
+        )
     scores, observed = jnp.asarray(run.scores), None
     if run.mask is not None:
         scores, mask = masked_scores(run.scores, run.mask, support_of(run.learner))

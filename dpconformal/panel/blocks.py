@@ -20,6 +20,7 @@ class Job(NamedTuple):
     shape: tuple[int, ...]  # of the sweep
     levels: np.ndarray  # (A,)
     keep: str
+    delay: int
     size: int  # series of a block; smaller ones are filled up, so that one program serves them all
     wide: bool  # whether JAX has 64 bits where the work was asked for
     masked: bool

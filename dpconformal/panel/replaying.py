@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers
+from dpconformal.checks import Numbers, as_numbers, whole
 from dpconformal.inputs import as_levels, float_dtype
 from dpconformal.learner import Learner
 from dpconformal.metrics.summary import as_written

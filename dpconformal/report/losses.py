@@ -27,8 +27,8 @@ class Losses(NamedTuple):
     ----------
     kind : {"own", "discounted", "borrowed", "none", "long", "late", "unproved"}
         Whose the bound is: of this learner on this path; the same with a discount, in regret and bound; of
-        :class:`dpconformal.Exact`, for a learner without a bound; of nobody; left out, for a run that is too long. Where
-        scores became known late: of this learner on any path; of nobody.
+        :class:`dpconformal.Exact`, for a learner without a bound; of nobody; left out, for a run that is too long.
+        Where scores became known late: of this learner on any path; of nobody.
     regret : ndarray, shape (N, A)
         Against the best fixed threshold for the rounds so far.
     bound : ndarray, shape (N, A)

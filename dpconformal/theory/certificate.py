@@ -175,12 +175,16 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     for index, whole in sequences(run, observed=False):
         sequence, late = whole.observed(), not_at_once(whole)
         path = None if late else path_of(sequence)
-        checks = (lines.order(sequence), *late_lines.checks(whole)) if late else (
-            lines.order(sequence),
-            lines.optimality(sequence, path),
-            lines.regret(sequence, path),
-            lines.fading_regret(sequence, path),
-            coverage_line.coverage(sequence, path, delta),
+        checks = (
+            (lines.order(sequence), *late_lines.checks(whole))
+            if late
+            else (
+                lines.order(sequence),
+                lines.optimality(sequence, path),
+                lines.regret(sequence, path),
+                lines.fading_regret(sequence, path),
+                coverage_line.coverage(sequence, path, delta),
+            )
         )
         for name in found:
             found[name].append(np.stack([getattr(line, name) for line in checks]))

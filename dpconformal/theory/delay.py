@@ -113,10 +113,10 @@ def late_losses(known: np.ndarray, levels: np.ndarray, schedule: Any, discount: 
     """
     Bound by how much the threshold of an earlier round may be worse than that of the round itself.
 
-    From round τ to round t the belief gains a mass of Δ at most, and keeps the share c of everything at least. The prior
-    has λ_τ and λ_t of it, so that the cdf rises with a slope of at least λ/R. A threshold that is too small is so by R
-    times the least of α(1 - c)/λ_t, Δ/max(λ_τ, λ_t) and min(1, α/λ_t) - max(0, 1 - (1 - α)/λ_τ), and each unit costs α.
-    For one that is too large 1 - α stands in the place of α.
+    From round τ to round t the belief gains a mass of Δ at most, and keeps the share c of everything at least. The
+    prior has λ_τ and λ_t of it, so that the cdf rises with a slope of at least λ/R. A threshold that is too small is so
+    by R times the least of α(1 - c)/λ_t, Δ/max(λ_τ, λ_t) and min(1, α/λ_t) - max(0, 1 - (1 - α)/λ_τ), and each unit
+    costs α. For one that is too large 1 - α stands in the place of α.
 
     Parameters
     ----------

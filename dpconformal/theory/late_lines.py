@@ -6,11 +6,12 @@ import jax
 import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.delays import Delayed, Told, arriving
+from dpconformal.delays import Delayed, Told
 from dpconformal.heads import Head
 from dpconformal.learner import fresh_state
 from dpconformal.priors import Uniform
 from dpconformal.replay import Replay
+from dpconformal.shifting import arriving
 from dpconformal.theory.delay import bound_by_round
 from dpconformal.theory.lines import Line, near_enough, no_claim, precision, regret_curve, width_of, within
 from dpconformal.theory.optimality import optimality_gap
@@ -72,7 +73,9 @@ def known_of(whole: Replay) -> Known:
         Counted anew from scores, mask and delay.
     """
     if whole.delay is None:
-        raise ValueError("run.delay is None: rounds were taken out of a run with a delay; pass the run itself, mask and all")
+        raise ValueError(
+            "run.delay is None: rounds were taken out of a run with a delay; pass the run itself, mask and all"
+        )
     scores, start, waiting = np.asarray(whole.scores), whole.start, None
     real = np.ones(scores.shape, bool) if whole.mask is None else ~np.asarray(whole.mask)
     if isinstance(start, Delayed):

@@ -110,8 +110,8 @@ def path_of(run: Replay) -> Path | None:
         return None
     if not_at_once(run):
         raise ValueError(
-            f"run.delay = {run.delay!r}: the bound on a path is for runs in which every score is known at the end of its "
-            "round; use delayed_regret_bound, or certify"
+            f"run.delay = {run.delay!r}: the bound on a path is for runs in which every score is known at the end of "
+            "its round; use delayed_regret_bound, or certify"
         )
     discount = 1.0 if learner.discount is None else float(learner.discount)
     noted = np.asarray(run.scores)
