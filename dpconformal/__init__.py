@@ -27,6 +27,7 @@ from dpconformal.catalogue import learners
 from dpconformal.checkpoints import Checkpoint, load, save
 from dpconformal.compilation import compilation_cache
 from dpconformal.conformal import Conformal, conformalize
+from dpconformal.delays import Delayed
 from dpconformal.groups import Hierarchical
 from dpconformal.heads import Corrected, Credible
 from dpconformal.learner import Learner
@@ -52,6 +53,7 @@ __all__ = [
     "Conformal",
     "Corrected",
     "Credible",
+    "Delayed",
     "DiscountedERM",
     "DtACI",
     "Exact",

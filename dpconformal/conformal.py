@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers, is_traced
+from dpconformal.checks import Numbers, as_numbers, is_traced, whole
 from dpconformal.inputs import as_levels
 from dpconformal.learner import Learner, State
 from dpconformal.masking import checked_mask
@@ -69,6 +69,7 @@ def conformalize(
     context: Any = None,
     noise: Numbers = None,
     mask: Any = None,
+    delay: int = 0,
 ) -> Conformal:
     """
     Turn recorded predictions into confidence sets: in each round a set for every level, then the label is seen.
@@ -94,6 +95,8 @@ def conformalize(
     mask : array_like of bool, shape (T,) or (..., T), optional
         True for rounds whose label is missing: they have sets, and then nothing is observed, as in
         :func:`dpconformal.replay`. What stands in ``labels`` there is not looked at.
+    delay : int
+        How many rounds late each label becomes known, as in :func:`dpconformal.replay`.
 
     Returns
     -------
@@ -116,6 +119,7 @@ def conformalize(
     ((500, 2), array([0.51, 0.95]))
     """
     check_score(score)
+    delay = whole("delay", delay, 0)
     extra = {} if noise is None else {"noise": noise}
     if mask is None:
         scores = score(predictions, labels, **extra)
@@ -123,7 +127,7 @@ def conformalize(
         scores, mask = _scores_and_mask(score, predictions, labels, mask, extra)
     if np.ndim(scores) <= (score.sides == 2):
         raise ValueError("labels has shape (): pass a sequence, or use dpconformal.Online for a live loop")
-    run: Any = replay(learner, scores, side_levels(score, levels), state, context=context, mask=mask)
+    run: Any = replay(learner, scores, side_levels(score, levels), state, context=context, mask=mask, delay=delay)
     sets = score.set(predictions, run.thresholds, **extra)
     return Conformal(sets, run, np.asarray(as_numbers("levels", levels), float), score)
 

@@ -20,7 +20,8 @@ class Online:
 
     In each round :meth:`predict_set` answers any levels, as often as asked, and :meth:`update` tells the label. Nothing
     but labels changes anything: a set is made from the past alone. A round whose label never comes is one without
-    :meth:`update`: it leaves no trace, like a masked round of :func:`dpconformal.replay`.
+    :meth:`update`: it leaves no trace, like a masked round of :func:`dpconformal.replay`. A label that comes late is
+    told late, with the prediction that its set was made from: keep predictions, and leave the model to its own loop.
 
     Parameters
     ----------

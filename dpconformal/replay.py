@@ -1,6 +1,5 @@
 """Run a learner over recorded scores: predict, then observe, round by round."""
 
-import inspect
 from typing import Any
 
 import jax
@@ -9,16 +8,17 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.checks import Numbers, as_numbers, is_traced
+from dpconformal.delays import Delayed, Told, checked_delay, leading_axes, taken_up
 from dpconformal.devices import placement, several_devices
 from dpconformal.inputs import as_levels, checked_scores, float_dtype
 from dpconformal.learner import Learner, State, support_of
 from dpconformal.masking import masked_scores, round_counts
 from dpconformal.memory import check_memory
-from dpconformal.offline.driver import replay_offline
 from dpconformal.runs import Replay, Summary
-from dpconformal.scan import drive, thresholds
+from dpconformal.shifting import arriving, on_their_way, spread_rounds
 from dpconformal.starting import starting_state
 from dpconformal.totals import Totals
+from dpconformal.ways import go_through
 
 __all__ = ["Replay", "Summary", "replay"]
 
@@ -32,6 +32,7 @@ def replay(
     method: str = "auto",
     context: Any = None,
     mask: Any = None,
+    delay: Any = 0,
 ) -> Replay | Summary:
     """
     Run a learner over recorded scores: in each round predict thresholds, then observe the score.
@@ -46,7 +47,7 @@ def replay(
         Confidence levels in [0, 1], the same every round or one row a round.
     state : State, optional
         Where to carry on, from an earlier run or from ``learner.observe``, with the same leading axes
-        as the scores. The result is as if the run had never been interrupted.
+        as the run. The result is as if the run had never been interrupted.
     keep : {"all", "summary"}
         Every threshold; or totals only, in memory that does not grow with T × A.
     method : {"auto", "scan"}
@@ -60,6 +61,12 @@ def replay(
         observed: the state does not change, which means no count, no step of a discount, and no randomness used. What
         stands in ``scores`` there, NaN for instance, is not looked at; of the round's context only its threshold takes
         notice.
+    delay : int or array_like of int
+        How many rounds late each score becomes known: row t of the thresholds is computed from ``scores[..., :max(t -
+        delay, 0)]``, and the score of round t is observed after round t + delay, with the context of its own round. An
+        array broadcasts against the leading axes of the scores: a horizon for each sequence, or one sequence at many
+        delays. The state that is left is a :class:`dpconformal.Delayed`, which holds the scores that are on their way;
+        a state without them starts with nothing on its way. Inside ``jit`` the delay must not be traced.
 
     Returns
     -------
@@ -103,6 +110,12 @@ def replay(
     >>> run = dpc.replay(dpc.Exact(), [0.2, float("nan"), 0.6], levels=[0.5], mask=[False, True, False])
     >>> run.thresholds.round(3).ravel()
     Array([0.5  , 0.293, 0.293], dtype=float...)
+
+    Scores that become known one round late, and two:
+
+    >>> dpc.replay(dpc.Exact(), [0.2, 0.4, 0.6, 0.8], levels=[0.5], delay=[1, 2]).thresholds[..., 0].round(3)
+    Array([[0.5  , 0.5  , 0.293, 0.4  ],
+           [0.5  , 0.5  , 0.5  , 0.293]], dtype=float...)
     """
     if not isinstance(learner, Learner) or isinstance(learner, type):
         hint = "an instance, with brackets" if isinstance(learner, type) else "a learner such as dpconformal.Exact()"
@@ -112,9 +125,13 @@ def replay(
     for name, value, choices in (("keep", keep, ("all", "summary")), ("method", method, ("auto", "scan"))):
         if value not in choices:
             raise ValueError(f"{name} = {value!r}: pass one of {', '.join(map(repr, choices))}")
+    delay = checked_delay(delay)
     place, scores = placement(scores), as_numbers("scores", scores)  # which may bring them to the host
+    if scores.ndim == 0:
+        raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
+    shape, batch = scores.shape, leading_axes(delay, scores.shape[:-1])
     if not is_traced(scores):
-        check_memory(learner, scores.shape, levels, float_dtype(scores), keep)
+        check_memory(learner, (*batch, shape[-1]), levels, float_dtype(scores), keep)
     if mask is None:
         scores = checked_scores(scores, support_of(learner))
     else:
@@ -125,33 +142,36 @@ def replay(
         # With several devices it is the host's, from which each has its part by the shortest way.
         on_host = several_devices() and isinstance(scores, np.ndarray)
         scores = np.array(scores) if on_host else jnp.asarray(scores)
-    if scores.ndim == 0:
-        raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
-    scores, begin = starting_state(learner, scores, state)
+    context = _checked_context(learner, context, shape)
+    if batch != shape[:-1]:
+        scores, mask, context = spread_rounds((scores, mask, context), len(shape) - 1, batch)
+    start, waiting = taken_up(learner, state, delay, batch, context)
+    if waiting is not None:
+        scores = scores.astype(np.result_type(scores.dtype, waiting.scores.dtype))
+    scores, begin = starting_state(learner, scores, start)
     levels = _shaped_levels(levels, scores)
-    context = _checked_context(learner, context, scores.shape)
     if keep == "summary":
         _check_totals(support_of(learner), scores)
-    offline, recorded = getattr(learner, "offline", None), getattr(learner, "recorded", None)
-    given = (begin, state is None, scores, levels, keep)
     observed = None if mask is None or (not is_traced(mask) and not mask.any()) else ~mask
-    own = None
-    if recorded and method == "auto" and (observed is None or "observed" in inspect.signature(recorded).parameters):
-        own = recorded(*given) if observed is None else recorded(*given, observed=observed)
-    if own is not None:
-        kept, end = own
-    elif method == "auto" and offline is not None and scores.size and jax.default_backend() == "cpu":
-        kept, end = replay_offline(offline, learner, *given, observed)
-    else:
-        kept, end = drive(thresholds, learner, begin, scores, levels, keep, context, observed, fresh=state is None)
+    late = None
+    if np.any(delay):
+        own = Told(scores, observed, context)
+        waiting = waiting and waiting._replace(scores=waiting.scores.astype(scores.dtype))
+        late, rest = arriving(learner, delay, own, waiting), on_their_way(learner, delay, own, waiting)
+    given = (begin, start is None, scores, levels, keep, method, context, observed, late)
+    kept, end = go_through(learner, *given)
+    if late is not None:
+        end = Delayed(end, jnp.broadcast_to(jnp.asarray(delay, jnp.int32), batch), jax.tree.map(jnp.asarray, rest))
     if keep == "summary":
-        return _summary(kept, round_counts(mask, scores.shape[-1]), end, levels, learner, state)
+        return _summary(kept, round_counts(mask, shape[-1]), end, levels, learner, state)
     if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
         levels = jnp.broadcast_to(levels, kept.shape)
     scores = scores if isinstance(scores, jax.Array) else jax.device_put(scores, may_alias=True)
     if observed is not None:
         scores = jnp.where(observed, scores, jnp.nan)
-    return Replay(kept, end, scores, levels, learner, state, None if mask is None else jnp.asarray(mask))
+    mask = None if mask is None else jnp.asarray(mask)
+    delay = np.broadcast_to(delay, batch) if np.ndim(delay) else delay
+    return Replay(kept, end, scores, levels, learner, state, mask, context, delay)
 
 
 def _check_totals(support: Any, scores: Any) -> None:

@@ -23,7 +23,8 @@ class Replay(NamedTuple):
     thresholds : Array, shape (..., T, A)
         Row t was computed from ``scores[..., :t]`` alone.
     state : State
-        After the last score; pass it to the next :func:`replay` or to ``learner.observe``.
+        After the last score; pass it to the next :func:`replay` or to ``learner.observe``. With a delay a
+        :class:`dpconformal.Delayed`: the learner's own is its ``state``.
     scores : Array, shape (..., T)
         The scores as they were used; NaN where they are masked, so that what forgets the mask says NaN.
     levels : Array, shape (A,) or (..., T, A)
@@ -35,6 +36,12 @@ class Replay(NamedTuple):
     mask : Array of bool, shape (..., T), optional
         True for rounds whose score is missing: they have thresholds, and nothing was observed. Metrics, certificates,
         diagnostics and reports judge the other rounds, as if the run were :meth:`observed`. None: no mask was given.
+    context : pytree of Array, shape (..., T, ...), optional
+        What the learner was told besides, a row a round.
+    delay : int, or array of int, shape (...)
+        How many rounds late a score became known; row t of the thresholds was then computed from
+        ``scores[..., :t - delay]`` alone. None: rounds have been taken out since, and nothing can go through the run
+        again.
     """
 
     thresholds: Float[Array, "*B T A"]
@@ -44,6 +51,8 @@ class Replay(NamedTuple):
     learner: Any = None
     start: State = None
     mask: Bool[Array | np.ndarray, "*B T"] | None = None
+    context: Any = None  # (..., T, ...)
+    delay: Any = 0  # int, or (...)
 
     def observed(self) -> "Replay":
         """
@@ -73,8 +82,12 @@ class Replay(NamedTuple):
             return self._replace(mask=None)
         levels = self.levels
         levels = take_rounds(levels, kept) if np.ndim(levels) == np.ndim(self.thresholds) else levels
-        thresholds, scores = take_rounds(self.thresholds, kept), take_rounds(self.scores, kept)
-        return self._replace(thresholds=thresholds, scores=scores, levels=levels, start=start, mask=None)
+        thresholds, scores, context = jax.tree.map(
+            lambda leaf: take_rounds(leaf, kept), (self.thresholds, self.scores, self.context)
+        )
+        left = self._replace(thresholds=thresholds, scores=scores, levels=levels, start=start, mask=None)
+        # With rounds gone, scores are no longer equally late.
+        return left._replace(context=context, delay=None if not_at_once(self) else self.delay)
 
     def sequence(self, *index: int) -> "Replay":
         """
@@ -105,9 +118,12 @@ class Replay(NamedTuple):
         if not batch:
             return self
         # A part of what several devices hold would be on all of them, and so would the work with it.
-        state, start, thresholds, scores, mask = jax.tree.map(
-            lambda leaf: on_one_device(leaf[index]), (self.state, self.start, self.thresholds, self.scores, self.mask)
+        state, start, thresholds, scores, mask, context = jax.tree.map(
+            lambda leaf: on_one_device(leaf[index]),
+            (self.state, self.start, self.thresholds, self.scores, self.mask, self.context),
         )
+        delay = self.delay[index] if np.ndim(self.delay) else self.delay
+        delay = delay if delay is None or is_traced(delay) else int(delay)
         levels, learner = self.levels, self.learner
         if np.ndim(levels) > 1:  # by round, or out of vmap: then every hyperparameter has the batch's axes too
             levels, mapped = levels[index], levels.ndim < self.thresholds.ndim
@@ -115,7 +131,30 @@ class Replay(NamedTuple):
                 lambda leaf: np.asarray(leaf)[index] if mapped and np.shape(leaf)[: len(batch)] == batch else leaf,
                 learner,
             )
-        return Replay(thresholds, state, scores, levels, learner, start, mask)
+        return Replay(thresholds, state, scores, levels, learner, start, mask, context, delay)
+
+
+def not_at_once(run: Replay) -> bool:
+    """
+    Tell whether scores of a run became known later than at the end of their rounds.
+
+    Parameters
+    ----------
+    run : Replay
+        Any run.
+
+    Returns
+    -------
+    bool
+        True also if that cannot be known, for a traced delay, and for a run that rounds were taken out of.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> not_at_once(dpc.replay(dpc.Exact(), [0.2, 0.4], levels=[0.5], delay=1))
+    True
+    """
+    return run.delay is None or is_traced(run.delay) or bool(np.any(np.asarray(run.delay)))
 
 
 def _pinned_start(run: Replay) -> State:
@@ -125,7 +164,7 @@ def _pinned_start(run: Replay) -> State:
     A fresh state may be sized by the number of rounds, as the bins of ``Quantized(bins=None)`` are: with masked rounds
     gone, it has to be written down.
     """
-    if run.start is not None or run.learner is None or is_traced(run.learner):
+    if run.start is not None or run.learner is None or is_traced(run.learner) or not_at_once(run):
         return run.start
     dtype, rounds = run.scores.dtype, run.scores.shape[-1]
     shapes = [jax.eval_shape(lambda n=n: fresh_state(run.learner, n, dtype)) for n in (rounds, 0)]
@@ -151,7 +190,8 @@ class Summary(NamedTuple):
     total_threshold : array, shape (..., A)
         Sum of the thresholds.
     state : State
-        After the last score; pass it to the next :func:`replay` or to ``learner.observe``.
+        After the last score; pass it to the next :func:`replay` or to ``learner.observe``. With a delay a
+        :class:`dpconformal.Delayed`.
     levels : Array, shape (A,) or (T, A)
         The levels as they were used.
     learner : Learner

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from dpconformal.checks import is_traced
+from dpconformal.delays import Told
 from dpconformal.devices import (
     apart,
     collected,
@@ -67,6 +68,7 @@ def drive(
     context: Any = None,
     observed: Array | np.ndarray | None = None,
     fresh: bool = False,
+    late: Told | None = None,
 ) -> tuple[Any, State]:
     """
     Read off a learner before each score, over one sequence or a batch of them, each device its part of the batch.
@@ -92,23 +94,27 @@ def drive(
         False for rounds whose score is missing: they are answered, and leave the state and the totals as they are.
     fresh : bool
         Whether every sequence starts from the same state.
+    late : Told, optional
+        What is observed in each round, if that is not the round's own score: scores that become known later. Answers,
+        totals and ``context`` remain those of the round, and so does ``observed``.
 
     Returns
     -------
     tuple
         Answers, with axes (..., T) in front, or totals, with axes (...); and the final state.
     """
-    if several_devices() and not is_traced(learner, state, scores, query, context, observed):
+    if several_devices() and not is_traced(learner, state, scores, query, context, observed, late):
         layout = layout_of(scores)
         if layout is not None:
             begin = spread_out(layout, state) if fresh else lay_out(layout, state)
-            given = (*everywhere(layout, (learner, query)), begin, *lay_out(layout, (scores, context, observed)))
+            given = (*everywhere(layout, (learner, query)), begin, *lay_out(layout, (scores, context, observed, late)))
             return collected(layout, _scan_apart(read, keep, layout.mesh, *given))
         state = jax.tree.map(on_one_device, state)  # of a sequence out of a batch: one device is enough
     scores = scores if isinstance(scores, jax.Array) else jnp.asarray(scores)
     observed = jnp.asarray(observed) if isinstance(observed, np.ndarray) else observed
+    late = jax.tree.map(jnp.asarray, late)
     state = spread(state, scores.shape[:-1]) if fresh else state
-    return _scan_any(read, keep, learner, query, state, scores, context, observed)
+    return _scan_any(read, keep, learner, query, state, scores, context, observed, late)
 
 
 def _scan_any(
@@ -120,14 +126,15 @@ def _scan_any(
     scores: Any,
     context: Any,
     observed: Any,
+    late: Told | None,
 ) -> tuple[Any, State]:
     """Scan a sequence, or a batch whatever its axes."""
     batch = scores.shape[:-1]
     if not batch:
-        return _scan(read, keep, learner, state, scores, query, context, observed)
+        return _scan(read, keep, learner, state, scores, query, context, observed, late)
     count = math.prod(batch)
     flat = jax.tree.map(
-        lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, scores, context, observed)
+        lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, scores, context, observed, late)
     )
     answers, end = _scan_batch(read, keep, learner, *flat, query)
     return jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (answers, end))
@@ -144,10 +151,11 @@ def _scan_apart(
     scores: Array,
     context: Any,
     observed: Array | None,
+    late: Told | None,
 ) -> tuple[Any, State]:
     """Scan a batch that is laid out over devices."""
     program = functools.partial(_scan_any, read, keep)
-    return apart(program, mesh, (learner, query), (state, scores, context, observed))
+    return apart(program, mesh, (learner, query), (state, scores, context, observed, late))
 
 
 @jax.jit(static_argnames=("read", "keep"))
@@ -160,24 +168,28 @@ def _scan(
     query: Array,
     context: Any,
     observed: Array | None,
+    late: Told | None,
 ) -> tuple[Any, State]:
     per_round = query.ndim == 2
 
     def one_round(carry: Any, brought: Any) -> tuple[Any, Any]:
         state, totals = carry
-        score, row, context, told = brought
+        score, row, context, told, late = brought
         asked, given = row if per_round else query, {} if context is None else {"context": context}
         answer = read(learner, state, score, asked, **given)  # predict: only the past is read
         if keep == "summary":
             real = jnp.ones(1, bool) if told is None else told[None]
             totals, answer = add_rounds(totals, answer[None], score[None], asked[None], real), None
+        if late is not None:
+            score, told, context = late
+            given = {} if context is None else {"context": context}
         after = learner.observe(state, score, **given)  # then observe
         if told is not None:
             after = jax.tree.map(lambda new, old: jnp.where(told, new, old), after, state)
         return (after, totals), answer
 
     totals = no_rounds(query.shape[-1], scores.dtype) if keep == "summary" else None
-    brought = scores, query if per_round else None, context, observed
+    brought = scores, query if per_round else None, context, observed, late
     (end, totals), answers = lax.scan(one_round, (state, totals), brought)
     return (totals if keep == "summary" else answers), end
 
@@ -191,9 +203,10 @@ def _scan_batch(
     scores: Array,
     context: Any,
     observed: Array | None,
+    late: Told | None,
     query: Array,
 ) -> tuple[Any, State]:
-    def one(state: State, scores: Array, context: Any, observed: Array | None) -> tuple[Any, State]:
-        return _scan(read, keep, learner, state, scores, query, context, observed)
+    def one(state: State, scores: Array, context: Any, observed: Array | None, late: Told | None) -> tuple[Any, State]:
+        return _scan(read, keep, learner, state, scores, query, context, observed, late)
 
-    return jax.vmap(one)(state, scores, context, observed)
+    return jax.vmap(one)(state, scores, context, observed, late)

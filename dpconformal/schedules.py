@@ -13,7 +13,7 @@ from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number
 from dpconformal.inputs import as_floats
 from dpconformal.pytree import register
 
-__all__ = ["Constant", "Custom", "Dirichlet", "InverseSqrt", "Schedule", "discounted"]
+__all__ = ["Constant", "Custom", "Dirichlet", "ForDelay", "InverseSqrt", "Schedule", "discounted"]
 
 
 @runtime_checkable
@@ -115,6 +115,40 @@ class Constant:
         value = jnp.asarray(self.value, t.dtype)
         value = jnp.where((value > 0) & (value <= 1), value, jnp.nan)
         return jnp.where(t > 1, value, jnp.where(t == 1, 1, jnp.nan))
+
+
+@register()
+@dataclass(frozen=True)
+class ForDelay:
+    """
+    λ_t = κ/(κ + √t - 1) with κ = √(1 + 2h): for scores that become known h rounds late.
+
+    The weight of a Dirichlet process whose concentration is κ(√t + 1). With a uniform prior the regret is
+    O(R√((1 + h)T)), where that of 1/√t is O(R(1 + h)√T); see :func:`dpconformal.theory.delayed_regret_bound`. Without a
+    delay it is 1/√t, up to rounding.
+
+    Parameters
+    ----------
+    delay : float
+        h, from 0.
+
+    Examples
+    --------
+    >>> ForDelay(4).weight(16)
+    Array(0.5, dtype=float...)
+    """
+
+    delay: Scalar
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delay", number("ForDelay.delay", self.delay, 0.0))
+
+    def weight(self, t: Numbers) -> Array:
+        """Return λ_t."""
+        t = _rounds(t)
+        late = jnp.asarray(self.delay, t.dtype)
+        kappa = jnp.sqrt(1 + 2 * jnp.where(late >= 0, late, jnp.nan))
+        return kappa / (kappa + (jnp.sqrt(t) - 1))  # in this order it is 1 in round 1, to the last bit
 
 
 @register(static=("function",))
@@ -230,7 +264,11 @@ def check_weights(schedule: Schedule, first: int, last: int) -> None:
     ValueError
         With the round and the weight.
     """
-    if isinstance(schedule, (InverseSqrt, Dirichlet, Constant)) or last < max(first, 2) or is_traced(schedule):
+    if (
+        isinstance(schedule, (InverseSqrt, Dirichlet, Constant, ForDelay))
+        or last < max(first, 2)
+        or is_traced(schedule)
+    ):
         return
     rounds = np.arange(max(first, 2), last + 1)
     weight = schedule.function if isinstance(schedule, Custom) else schedule.weight

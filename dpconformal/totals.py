@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from dpconformal.checks import is_traced
 from dpconformal.pinball import pinball
 
 
@@ -106,6 +107,61 @@ def add_rounds(
         totals.loss.add(jnp.sum(jnp.where(counts, loss, 0), axis=0)),
         totals.threshold.add(jnp.sum(jnp.where(counts, thresholds, 0), axis=0)),
     )
+
+
+def totals_of(thresholds: Any, scores: Any, levels: Any, observed: Any = None) -> Totals:
+    """
+    Add up a stretch of rounds, of one sequence or a batch.
+
+    Parameters
+    ----------
+    thresholds : array, shape (..., T, A)
+        Of the rounds.
+    scores : array, shape (..., T)
+        Of the rounds.
+    levels : array, shape (A,) or (T, A)
+        Of the rounds.
+    observed : array of bool, shape (T,) or (..., T), optional
+        False for rounds that do not count.
+
+    Returns
+    -------
+    Totals
+        With axes (..., A): on the host in double precision, inside ``jit`` in that of the thresholds.
+
+    Examples
+    --------
+    >>> totals_of(np.array([[0.5], [0.25]]), np.array([0.25, 0.75]), np.array([0.5])).loss.high
+    array([0.375])
+    """
+    real = np.ones(scores.shape, bool) if observed is None else observed
+    if is_traced(thresholds, scores, levels, real):
+        return _traced_totals(thresholds, scores, levels, jnp.broadcast_to(jnp.asarray(real), scores.shape))
+    counts = np.broadcast_to(np.asarray(real), scores.shape)[..., None]
+    wide, score, asked = (np.asarray(part, float) for part in (thresholds, scores[..., None], levels))
+    loss = pinball(np, wide, score, asked)
+    sums = (np.sum(np.where(counts, part, 0), axis=-2) for part in (loss, wide))
+    paid, total = (Sum(part, np.zeros_like(part)) for part in sums)
+    return Totals(np.sum((score <= wide) & counts, axis=-2), paid, total)
+
+
+def _traced_totals(thresholds: Any, scores: Any, levels: Any, real: Any) -> Totals:
+    """Add up round by round, so that rounding costs nothing in single precision either."""
+    batch, per_round = scores.shape[:-1], levels.ndim == 2
+
+    def one(thresholds: Any, scores: Any, real: Any) -> Totals:
+        def add(totals: Totals, row: Any) -> tuple[Totals, None]:
+            threshold, score, counts, asked = row
+            asked = asked if per_round else levels
+            return add_rounds(totals, threshold[None], score[None], asked[None], counts[None]), None
+
+        begin = no_rounds(thresholds.shape[-1], thresholds.dtype)
+        return jax.lax.scan(add, begin, (thresholds, scores, real, levels if per_round else None))[0]
+
+    program = one
+    for _ in batch:
+        program = jax.vmap(program)
+    return program(thresholds, jnp.asarray(scores), real)
 
 
 def joined(parts: Sequence[Totals]) -> Totals:

@@ -548,3 +548,51 @@ def franchise_posterior(counts, a, a0, base):
                 weight *= special.gamma(a0 * b + m) / special.gamma(a0 * b) if b > 0 else a0 * special.gamma(m)
         total, mean = total + weight, mean + weight * (a0 * base + dishes) / (a0 + dishes.sum())
     return mean / total
+def late_loop(learner, scores, levels, delay, mask=None, context=None):
+    """Thresholds and final state of one sequence by a plain loop that observes each score `delay` rounds late."""
+    sized = "rounds" in inspect.signature(learner.init).parameters
+    state = learner.init(rounds=len(scores)) if sized else learner.init()
+    rows = np.broadcast_to(levels, (len(scores), np.shape(levels)[-1]))
+    mask = np.zeros(len(scores), bool) if mask is None else mask
+    found = []
+    for t in range(len(scores)):
+        given = {} if context is None else {"context": context[t]}
+        found.append(np.asarray(learner.quantile(state, rows[t], **given)))
+        then = t - delay
+        if then >= 0 and not mask[then]:
+            given = {} if context is None else {"context": context[then]}
+            state = learner.observe(state, float(scores[then]), **given)
+    return np.array(found).reshape(rows.shape), state
+
+
+def late_thresholds(scores, levels, delay, prior, support, weight, discount=None, bins=None):
+    """Thresholds of a belief that knows scores[:t - delay] in round t, from the formula, (T, A)."""
+    known = [max(t - delay, 0) for t in range(len(scores))]
+    at_once = belief_thresholds(scores, levels, prior, support, weight, discount, bins)
+    return np.array([at_once[n] for n in known]).reshape(at_once.shape)
+
+
+def late_loss_bound(t, known, level, weight):
+    """What the threshold after `known` scores may cost more in round t than that after t - 1; uniform prior, [0, 1]."""
+    tau = known + 1
+    lam = {s: 1.0 if s == 1 else weight(s) for s in (tau, t)}
+    atom = {s: 0.0 if s == 1 else (1 - lam[s]) / (s - 1) for s in (tau, t)}
+    if tau == t:
+        return 0.0
+    gained = max(lam[t] - lam[tau], 0) + known * max(atom[t] - atom[tau], 0) + (t - tau) * atom[t]
+    kept = min([1.0, lam[t] / lam[tau]] + [atom[t] / atom[tau]] * (atom[tau] > 0))
+    costs = []
+    for p in (level, 1 - level):
+        highest, lowest = min(1, p / lam[t]), max(0, 1 - (1 - p) / lam[tau])
+        costs.append(p * min(highest - lowest, p * (1 - kept) / lam[t], gained / max(lam.values())))
+    return max(costs)
+
+
+def delayed_bound(rounds, level, delay, weight, concentration):
+    """The bound on regret with a delay, term by term, for a concentration h_t that does not fall."""
+    steepest = max(level, 1 - level)
+    total = steepest**2 / 2 * concentration(max(rounds, 1)) if rounds else steepest**2 / 2
+    for t in range(1, rounds + 1):
+        total += min(steepest, steepest**2 / (2 * concentration(t)))
+        total += late_loss_bound(t, max(t - 1 - delay, 0), level, weight)
+    return total

@@ -23,7 +23,7 @@ PRIORS = (
     *(priors.Uniform, priors.Beta, priors.TruncatedNormal, priors.Histogram, priors.Mixture),
     *(priors.HalfNormal, priors.Exponential, priors.LogNormal, priors.HalfCauchy),
 )
-SCHEDULES = (schedules.InverseSqrt, schedules.Dirichlet, schedules.Constant)
+SCHEDULES = (schedules.InverseSqrt, schedules.Dirichlet, schedules.Constant, schedules.ForDelay)
 # The only classes that a file can name. All are frozen dataclasses whose constructors check what they are given.
 CLASSES: dict[str, type] = {
     **{kind.__name__: kind for kind in LEARNERS},

@@ -10,6 +10,7 @@ from dpconformal.beliefs.bins import BinnedScores
 from dpconformal.beliefs.sorted_scores import SortedScores
 from dpconformal.checkpoints.precision import as_jax
 from dpconformal.checks import is_traced
+from dpconformal.delays import Delayed, Told, taken_up
 from dpconformal.learner import State, fresh_state
 
 _MOST = 2**31  # bytes of an empty state that a learner without one may ask for
@@ -38,6 +39,11 @@ def leaves_of(learner: Any, state: State) -> dict[str, np.ndarray]:
     """
     if is_traced(state):
         raise ValueError("state is being traced: save it outside jit, vmap and grad")
+    if isinstance(state, Delayed):
+        check_waiting(learner, state)
+        rest = jax.tree_util.tree_leaves_with_path(state._replace(state=None))
+        own = {f".state{name}": leaf for name, leaf in leaves_of(learner, state.state).items()}
+        return own | {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in rest}
     pattern, _ = _pattern(learner)
     if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
         raise ValueError(
@@ -69,12 +75,65 @@ def state_from(learner: Any, leaves: dict[str, np.ndarray]) -> State:
     ValueError
         If this is no state that the learner can carry on from.
     """
+    if ".delay" in leaves:
+        return _delayed_from(learner, leaves)
     pattern, names = _pattern(learner)
     if set(leaves) != set(names):
         raise ValueError(f"its state has {', '.join(leaves)}, and that of {type(learner).__name__} {', '.join(names)}")
     state = jax.tree.unflatten(jax.tree.structure(pattern), [as_jax(leaves[name], f"state{name}") for name in names])
     check_state(learner, state)
     return state
+
+
+def _delayed_from(learner: Any, leaves: dict[str, np.ndarray]) -> Delayed:
+    """Put together a state with scores on their way."""
+    prefix, rest = ".state", {".delay", ".waiting.scores", ".waiting.observed"}
+    own = {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if name.startswith(prefix)}
+    found = set(leaves) - {prefix + name for name in own} - {".waiting.context"}
+    if found != rest:
+        raise ValueError(f"its state has {', '.join(sorted(found))}, and one with a delay {', '.join(sorted(rest))}")
+    delay, *told = (as_jax(leaves[name], f"state{name}") for name in (".delay", ".waiting.scores", ".waiting.observed"))
+    context = leaves.get(".waiting.context")
+    waiting = Told(*told, None if context is None else as_jax(context, "state.waiting.context"))
+    state = Delayed(state_from(learner, own), delay, waiting)
+    check_waiting(learner, state)
+    return state
+
+
+def check_waiting(learner: Any, state: Delayed) -> None:
+    """
+    Hold what is on its way to what a replay carries on from.
+
+    Parameters
+    ----------
+    learner : Learner
+        Whose state it is.
+    state : Delayed
+        With a state of the learner's.
+
+    Raises
+    ------
+    ValueError
+        Naming the part that does not fit.
+    """
+    delay, scores, real = (np.asarray(part) for part in (state.delay, *state.waiting[:2]))
+    for name, part, kind in (("delay", delay, "i"), ("waiting.scores", scores, "f"), ("waiting.observed", real, "b")):
+        if part.dtype.kind != kind:
+            raise ValueError(f"state.{name} holds {part.dtype}, which is not what a replay with a delay leaves there")
+    width = int(np.max(delay, initial=0))
+    if (delay < 0).any() or (delay.size and width == 0) or scores.ndim == 0 or scores.shape[-1] < width:
+        raise ValueError(f"state.delay is {delay.tolist()}, and state.waiting.scores has shape {scores.shape}")
+    pattern, leaf = jax.tree.leaves(_pattern(learner)[0])[0], jax.tree.leaves(state.state)[0]
+    if np.shape(leaf)[: np.ndim(leaf) - pattern.ndim] != delay.shape:
+        raise ValueError(f"state.delay has shape {delay.shape}, which does not fit the other parts of the state")
+    context = state.waiting.context
+    taken_up(learner, state, delay, delay.shape, context)
+    if context is not None:
+        if not hasattr(learner, "as_context"):
+            raise ValueError(f"state.waiting.context is there, and {type(learner).__name__} takes none")
+        if np.shape(context)[: scores.ndim] != scores.shape:
+            raise ValueError(f"state.waiting.context has shape {np.shape(context)}, and the scores {scores.shape}")
+        learner.as_context(context, scores.shape)
 
 
 def check_state(learner: Any, state: State) -> None:

@@ -62,7 +62,7 @@ def plan(learner: Any, recorded: Recorded, levels: int) -> list[Pass]:
 
 
 def replayed(
-    learner: Any, recorded: Recorded, levels: Any, passes: Iterable[Pass], state: State = None
+    learner: Any, recorded: Recorded, levels: Any, passes: Iterable[Pass], state: State = None, delay: int = 0
 ) -> Iterator[tuple[list[tuple[int, np.ndarray]], State]]:
     """
     Replay passes, one after the other.
@@ -79,6 +79,8 @@ def replayed(
         Some that follow each other in a :func:`plan`.
     state : State, optional
         After the pass before the first; None at the beginning of a series.
+    delay : int
+        How many rounds late scores become known.
 
     Yields
     ------
@@ -100,7 +102,7 @@ def replayed(
         state = state if now.rounds.start else None
         if state is None and now.rounds.stop < longest:  # room for all rounds, so that every pass has one shape
             state = spread(fresh_state(learner, longest, filled.dtype), (size,))
-        run: Any = dpc.replay(learner, filled, levels, state=state)
+        run: Any = dpc.replay(learner, filled, levels, state=state, delay=delay)
         thresholds, state, found = np.asarray(run.thresholds), run.state, []
         for k, series in enumerate(part):
             count = min(len(series), now.rounds.stop) - now.rounds.start

@@ -37,6 +37,7 @@ def replay(
     discount: options.Discount = None,
     concentration: options.Concentration = None,
     window: options.Window = None,
+    delay: Annotated[int, typer.Option(min=0, help="How many rounds late each score becomes known.")] = 0,
     form: Annotated[str, typer.Option("--format", help="Of the thresholds: parquet, csv or netcdf.")] = "parquet",
     report: Annotated[
         bool | None, typer.Option(help="Whether to write report.html.", show_default="up to 5 million rounds")
@@ -72,11 +73,12 @@ def replay(
         "--levels": asked,
         "--learner": repr(made),
         "hyperparameters": numbers_of(made),
+        **({"--delay": delay} if delay else {}),  # what was begun before there was a delay can go on
     }
     with unfinished(out, job, resume) as work:
         recorded = options.read_to_disk(scores, column, batch, {learner: made}, ends, work)
         check_form(form, recorded, len(asked))
-        thresholds, _ = replay_to_disk(made, recorded, asked, work / "run")
+        thresholds, _ = replay_to_disk(made, recorded, asked, work / "run", delay=delay)
         with staged(out, work) as folder:
             summary = _summary(recorded, thresholds, asked)
             console.print(_shown(recorded, learner, summary))
@@ -85,7 +87,7 @@ def replay(
             size = (recorded.total + _EACH * len(recorded.names)) * len(asked)
             certify = size <= _CERTIFIED if certificate is None else certificate
             page = recorded.total <= _REPORTED if report is None else report
-            runs = runs_of(made, recorded, asked, thresholds) if certify or page else {}
+            runs = runs_of(made, recorded, asked, thresholds, delay) if certify or page else {}
             if certify:
                 console.print(_certify(runs, folder), highlight=False)
             else:

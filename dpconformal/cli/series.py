@@ -47,7 +47,7 @@ def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = Tr
 
 
 def replay_to_disk(
-    learner: Any, recorded: Recorded, levels: Any, folder: Path, show: bool = True
+    learner: Any, recorded: Recorded, levels: Any, folder: Path, show: bool = True, delay: int = 0
 ) -> tuple[np.ndarray, float]:
     """
     Replay each series by itself; thresholds go to a file, and checkpoints beside it.
@@ -64,6 +64,8 @@ def replay_to_disk(
         Where. What an interrupted call left there is carried on with, and the result is the same to the last bit.
     show : bool
         Whether to show progress.
+    delay : int
+        How many rounds late scores become known.
 
     Returns
     -------
@@ -86,7 +88,7 @@ def replay_to_disk(
     with file.open("r+b" if kept else "w+b") as out:
         left = track(passes[done:], "replaying", show=show)
         start = time.monotonic()
-        for k, (found, state) in enumerate(replayed(learner, recorded, levels, left, begin), done + 1):
+        for k, (found, state) in enumerate(replayed(learner, recorded, levels, left, begin, delay), done + 1):
             seconds += time.monotonic() - start
             for row, some in found:
                 out.seek(row * width)
@@ -103,7 +105,9 @@ def replay_to_disk(
     return np.memmap(file, "<f8", "r", shape=(recorded.total, len(levels))), seconds
 
 
-def runs_of(learner: Any, recorded: Recorded, levels: Any, thresholds: np.ndarray) -> dict[str, dpc.Replay]:
+def runs_of(
+    learner: Any, recorded: Recorded, levels: Any, thresholds: np.ndarray, delay: int = 0
+) -> dict[str, dpc.Replay]:
     """
     Take thresholds for what they are: runs of the learner over each series.
 
@@ -117,6 +121,8 @@ def runs_of(learner: Any, recorded: Recorded, levels: Any, thresholds: np.ndarra
         Levels.
     thresholds : ndarray, shape (rounds of all series, levels)
         Of one series after the other.
+    delay : int
+        How many rounds late scores became known.
 
     Returns
     -------
@@ -126,6 +132,6 @@ def runs_of(learner: Any, recorded: Recorded, levels: Any, thresholds: np.ndarra
     asked, runs, row = jnp.asarray(levels, float), {}, 0
     for name, series in zip(recorded.names, recorded.scores, strict=True):
         own = jnp.asarray(np.asarray(thresholds[row : row + len(series)]))
-        runs[name] = dpc.Replay(own, None, jnp.asarray(np.asarray(series)), asked, learner)
+        runs[name] = dpc.Replay(own, None, jnp.asarray(np.asarray(series)), asked, learner, delay=delay)
         row += len(series)
     return runs

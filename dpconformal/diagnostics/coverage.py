@@ -13,8 +13,10 @@ from dpconformal.metrics import covered, rolling_coverage
 from dpconformal.metrics.arrays import arrays_of, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
+from dpconformal.runs import not_at_once
 from dpconformal.theory import coverage_bound
 from dpconformal.theory.coverage_line import coverage as coverage_line
+from dpconformal.theory.lines import Line, no_claim
 from dpconformal.theory.path import path_of, sequences
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     -------
     xarray.Dataset
         Over ``level`` (and ``batch`` axes): ``coverage``; ``low`` and ``high``, the interval; ``band_low`` and
-        ``band_high``, NaN where the theory claims nothing, as with a discount and for learners that are not
+        ``band_high``, NaN where the theory claims nothing, as with a discount or a delay and for learners that are not
         :class:`dpconformal.Exact`, :class:`dpconformal.Quantized` or a head on one; ``claimed``, whether it does;
         ``passed``, whether the coverage is inside the band or nothing is claimed; ``theorem_low`` and
         ``theorem_high``, Theorem 3's bounds for the last round, NaN for all but an undiscounted Exact.
@@ -59,8 +61,8 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
 
     tail = (1 - _probability("prob", prob)) / 2
     delta = _probability("delta", delta)
-    run = checked_run(run).observed()
-    lines = [coverage_line(sequence, path_of(sequence), delta) for _, sequence in sequences(run)]
+    lines = [_line(one, delta) for _, one in sequences(run, observed=False)]
+    run = run.observed()
     hits = covered(run)
     rounds, found = hits.shape[-2], hits.sum(axis=-2)
     shape = found.shape
@@ -88,6 +90,14 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
         data["levels"] = ([*_batch(run), "level"], np.asarray(run.levels, float))
     attrs = {"diagnostics": "coverage", "learner": repr(run.learner), "rounds": rounds}
     return data.assign_attrs(attrs | {"prob": float(prob), "delta": delta})
+
+
+def _line(sequence: Replay, delta: float) -> Line:
+    """Hold one sequence to the band; where scores became known late, nothing is claimed."""
+    run = sequence.observed()
+    if not_at_once(sequence):
+        return no_claim(np.full(len(run.levels), np.nan))
+    return coverage_line(run, path_of(run), delta)
 
 
 def clopper_pearson(count: np.ndarray, rounds: int, tail: float) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +132,7 @@ def clopper_pearson(count: np.ndarray, rounds: int, tail: float) -> tuple[np.nda
 def _theorem_3(run: Replay, delta: float, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Bound the coverage probability of the last threshold."""
     learner, rounds = run.learner, np.shape(run.thresholds)[-2]
-    if not isinstance(learner, Exact) or learner.discount is not None or not rounds:
+    if not isinstance(learner, Exact) or learner.discount is not None or not rounds or not_at_once(run):
         return [np.full(shape, np.nan)] * 2
     before = 0 if run.start is None else np.asarray(run.start.seen)
     last = np.broadcast_to(np.asarray(before + rounds)[..., None], shape)

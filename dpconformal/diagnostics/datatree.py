@@ -24,7 +24,8 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
     Convert to the tree of labelled arrays that ArviZ works on, and that NetCDF and Zarr can hold.
 
     A replay has no chains nor draws, so its arrays are not a posterior. They go to ``observed_data`` (``score``) and
-    ``constant_data`` (``threshold`` and ``covered`` over time and level). Leading axes are called ``batch``, or
+    ``constant_data`` (``threshold`` and ``covered`` over time and level; the ``delay`` is an attribute, or a variable
+    where sequences differ in it). Leading axes are called ``batch``, or
     ``batch_0``, ``batch_1`` and so on if there are several. Levels that change by round or by sequence are a variable
     ``level`` along ``query``.
 
@@ -104,7 +105,10 @@ def from_datatree(tree: "xr.DataTree") -> Replay:
             raise ValueError(f"tree has no {place}: pass a tree that to_datatree made of a replay")
     constant, score = tree["constant_data"], tree["observed_data"]["score"]
     thresholds, scores, levels = (jnp.asarray(a.values) for a in (constant["threshold"], score, constant["level"]))
-    return Replay(thresholds, None, scores, levels)
+    # Trees of earlier versions have none; and one whose rounds were taken out is of no single delay.
+    delay = constant["delay"].values if "delay" in constant.data_vars else constant.attrs.get("delay", 0)
+    delay = None if np.ndim(delay) == 0 and delay < 0 else delay if np.ndim(delay) else int(delay)
+    return Replay(thresholds, None, scores, levels, delay=delay)
 
 
 def _run_groups(run: Any) -> dict[str, Any]:
@@ -123,6 +127,10 @@ def _run_groups(run: Any) -> dict[str, Any]:
         variables["level"] = (dims if levels.ndim == len(dims) else [*batch, last], levels)
     coords = {**time, **({"level": as_written(levels)} if levels.ndim == 1 else {})}
     about = {"creation_library": "dpconformal", "learner": repr(run.learner)}
+    if np.ndim(run.delay):
+        variables["delay"] = (batch, np.asarray(run.delay))
+    else:
+        about["delay"] = -1 if run.delay is None else int(run.delay)  # type: ignore[assignment]
     return {
         "/": xr.Dataset(attrs=about),
         "observed_data": xr.Dataset({"score": ([*batch, "time"], scores)}, time, attrs=about),

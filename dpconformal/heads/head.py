@@ -12,12 +12,10 @@ from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of, part_way
 from dpconformal.checks import Numbers, Scalar, is_traced
 from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
-from dpconformal.pinball import pinball
 from dpconformal.replay import replay
 from dpconformal.starting import spread
-from dpconformal.totals import Sum, Totals, joined
-
-_ROOM = 2**24  # thresholds that are held at a time where only totals are wanted
+from dpconformal.totals import joined, totals_of
+from dpconformal.ways import ROOM
 
 
 class Head:
@@ -111,7 +109,7 @@ class Head:
         first = nothing if fresh else begin.seen if known is None else known[0]
         state = None if fresh and keep == "all" else spread(begin, batch) if fresh else begin
         wanted = levels if is_traced(levels) else np.asarray(levels, float)
-        block = rounds if keep == "all" else max(_ROOM * rounds // (scores.size * levels.shape[-1]), 1)
+        block = rounds if keep == "all" else max(ROOM * rounds // (scores.size * levels.shape[-1]), 1)
         told = None if observed is None else observed.reshape(-1, rounds)[0]
         new = np.arange(rounds) if told is None else np.cumsum(told) - told
         parts = []
@@ -122,18 +120,12 @@ class Head:
             mask = None if told is None else ~told[here]
             run: Any = replay(self.learner, scores[..., here], self.asked_by_round(counts, own), state, mask=mask)
             state, thresholds = run.state, lifted(self.learner, run.thresholds, bins_of(run.state))
-            parts.append(thresholds if keep == "all" else _totals(thresholds, scores[..., here], own, mask))
+            parts.append(
+                thresholds
+                if keep == "all"
+                else totals_of(thresholds, scores[..., here], own, None if mask is None else ~mask)
+            )
         return parts[0] if keep == "all" else joined(parts), state
-
-
-def _totals(thresholds: Any, scores: Any, levels: Any, mask: Any) -> Totals:
-    if mask is not None:
-        thresholds, scores = thresholds[..., ~mask, :], scores[..., ~mask]
-        levels = levels[~mask] if levels.ndim == 2 else levels
-    thresholds, score = np.asarray(thresholds, float), np.asarray(scores, float)[..., None]
-    sums = (np.sum(part, axis=-2) for part in (pinball(np, thresholds, score, levels), thresholds))
-    loss, total = (Sum(part, np.zeros_like(part)) for part in sums)
-    return Totals(np.sum(score <= thresholds, axis=-2), loss, total)
 
 
 def bins_of(state: State) -> int | None:

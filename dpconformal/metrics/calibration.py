@@ -7,12 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpconformal.checks import whole
+from dpconformal.delays import Delayed, Told
 from dpconformal.learner import support_of
 from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.pinball import pinball
-from dpconformal.runs import Replay
+from dpconformal.runs import Replay, not_at_once
 from dpconformal.scan import drive
+from dpconformal.shifting import arriving
 from dpconformal.starting import starting_state
 
 
@@ -85,20 +87,30 @@ def _require_learner(run: Replay, method: str) -> None:
 
 
 def _read(run: Replay, reader: Any, query: Array) -> Any:
+    if run.delay is None:
+        raise ValueError(
+            "run.delay is None: rounds were taken out of a run with a delay; pass the run itself, mask and all"
+        )
     scores, observed = jnp.asarray(run.scores), None
     if run.mask is not None:
         scores, mask = masked_scores(run.scores, run.mask, support_of(run.learner))
         scores, observed = jnp.asarray(scores), ~jnp.asarray(mask)
-    scores, begin = starting_state(run.learner, scores, run.start)
-    query = query.astype(scores.dtype)
-    found = drive(reader, run.learner, begin, scores, query, observed=observed, fresh=run.start is None)[0]
+    start, waiting = run.start, None
+    if isinstance(start, Delayed):
+        start, waiting = start.state, start.waiting
+    scores, begin = starting_state(run.learner, scores, start)
+    late = None
+    if not_at_once(run):
+        late = arriving(run.learner, run.delay, Told(scores, observed, run.context), waiting)
+    given = (query.astype(scores.dtype), "all", run.context, observed)
+    found = drive(reader, run.learner, begin, scores, *given, fresh=start is None, late=late)[0]
     return found if run.mask is None else take_rounds(found, kept_rounds(run.mask))
 
 
-def _cdf_here(learner: Any, state: Any, score: Array, _: Array) -> Array:
-    return jnp.stack([learner.cdf(state, score, side="left"), learner.cdf(state, score)])
+def _cdf_here(learner: Any, state: Any, score: Array, _: Array, **given: Any) -> Array:
+    return jnp.stack([learner.cdf(state, score, side="left", **given), learner.cdf(state, score, **given)])
 
 
-def _mean_loss(learner: Any, state: Any, score: Array, levels: Array) -> Array:
-    loss = pinball(jnp, learner.quantile(state, levels), score, levels)
+def _mean_loss(learner: Any, state: Any, score: Array, levels: Array, **given: Any) -> Array:
+    loss = pinball(jnp, learner.quantile(state, levels, **given), score, levels)
     return 2 * jnp.sum(loss / levels.size)  # each by itself: their sum may overflow

@@ -20,6 +20,7 @@ class Job(NamedTuple):
     shape: tuple[int, ...]  # of the sweep
     levels: np.ndarray  # (A,)
     keep: str
+    delay: int
     size: int  # series of a block; smaller ones are filled up, so that one program serves them all
     wide: bool  # whether JAX has 64 bits where the work was asked for
     masked: bool
@@ -96,7 +97,7 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
         least = least_loss(rows if missing is None else np.where(missing, 0, rows), observed, job.levels)
         for learner in job.learners:
-            run: Any = replay(learner, filled, job.levels, keep=job.keep, mask=told)
+            run: Any = replay(learner, filled, job.levels, keep=job.keep, mask=told, delay=job.delay)
             if job.keep == "all":
                 thresholds = [np.asarray(run.thresholds)[used]]
                 covered, loss, threshold = totals_of(thresholds[0], rows, observed, job.levels)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers
+from dpconformal.checks import Numbers, as_numbers, whole
 from dpconformal.inputs import as_levels, float_dtype
 from dpconformal.learner import Learner
 from dpconformal.metrics.summary import as_written
@@ -27,6 +27,7 @@ def replay_panel(
     dim: str = "time",
     mask: "xr.DataArray | None" = None,
     keep: str = "all",
+    delay: int = 0,
     **hyperparameters: "xr.DataArray",
 ) -> "xr.Dataset":
     """
@@ -47,6 +48,8 @@ def replay_panel(
         True where a score is missing, and after the end of a shorter series. See :func:`dpconformal.replay`.
     keep : {"all", "summary"}
         Thresholds and metrics, or metrics only.
+    delay : int
+        How many rounds late each score becomes known, as in :func:`dpconformal.replay`; the same for every series.
     **hyperparameters : xarray.DataArray
         Values of the learner's fields to try, such as ``discount=xr.DataArray([0.9, 0.99], dims="discount")``. Their
         dimensions come out as dimensions of the result.
@@ -91,6 +94,7 @@ def replay_panel(
         shape=tuple(points.sizes.values()),
         levels=asked,
         keep=keep,
+        delay=whole("delay", delay, 0),
         size=size,
         wide=wide,
         masked=mask is not None,

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpconformal.delays import Delayed
 from dpconformal.experiments.progress import track
 from dpconformal.heads import Head
 from dpconformal.metrics.summary import as_written
@@ -113,7 +114,7 @@ def curves_of(run: Replay, blocks: Blocks, steps: int | None, what: str = "level
     run : Replay
         One sequence, with the same levels every round.
     blocks : Blocks
-        Of its rounds.
+        Of its rounds that have a score.
     steps : int or None
         Of the grid, see :func:`steps_for`; None for the levels of the run alone.
     what : str
@@ -135,6 +136,7 @@ def curves_of(run: Replay, blocks: Blocks, steps: int | None, what: str = "level
     >>> curves.thresholds.shape, curves.covered[50]
     ((101, 3), array([1, 0, 0]))
     """
+    whole, run = run, run.observed()
     scores = np.asarray(run.scores)
     asked, columns = np.unique(as_written(np.asarray(run.levels)), return_index=True)
     even = np.zeros(0) if steps is None else np.arange(steps + 1) / steps
@@ -158,8 +160,10 @@ def curves_of(run: Replay, blocks: Blocks, steps: int | None, what: str = "level
     for start in track(starts, what, progress):
         here = others[start : start + width]
         asking = np.pad(levels[here], (0, width - here.size), mode="edge")
-        again: Any = replay(run.learner, run.scores, asking, run.start)
-        _keep(kept, here, np.asarray(again.thresholds)[:, : here.size], scores, blocks, even)
+        again: Any = replay(
+            run.learner, whole.scores, asking, whole.start, context=whole.context, mask=whole.mask, delay=whole.delay
+        )
+        _keep(kept, here, np.asarray(again.observed().thresholds)[:, : here.size], scores, blocks, even)
         kept.following[here] = _following(run.learner, again.state, asking)[: here.size]
         if run.state is None:  # the replays have come to the same end
             kept.following[own] = _following(run.learner, again.state, asked)
@@ -182,6 +186,7 @@ def _keep(
 def _following(learner: Any, state: Any, levels: np.ndarray) -> np.ndarray:
     """Ask for the thresholds of the next round; a learner that must be told its context first cannot answer."""
     nothing = np.full(levels.size, np.nan)
+    state = state.state if isinstance(state, Delayed) else state
     if learner is None or state is None:
         return nothing
     try:

@@ -4,11 +4,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpconformal.beliefs import Exact, Quantized
 from dpconformal.heads import Head
 from dpconformal.learner import support_of
 from dpconformal.metrics import regret
 from dpconformal.replay import Replay
+from dpconformal.runs import not_at_once
 from dpconformal.theory import regret_bound
+from dpconformal.theory.late_lines import delayed_regret, known_of
+from dpconformal.theory.lines import regret_curve
 from dpconformal.theory.path import path_of, sequences
 from dpconformal.theory.path_bound import discounted_regret, running_regret
 
@@ -21,9 +25,10 @@ class Losses(NamedTuple):
 
     Attributes
     ----------
-    kind : {"own", "discounted", "borrowed", "none", "long"}
+    kind : {"own", "discounted", "borrowed", "none", "long", "late", "unproved"}
         Whose the bound is: of this learner on this path; the same with a discount, in regret and bound; of
         :class:`dpconformal.Exact`, for a learner without a bound; of nobody; left out, for a run that is too long.
+        Where scores became known late: of this learner on any path; of nobody.
     regret : ndarray, shape (N, A)
         Against the best fixed threshold for the rounds so far.
     bound : ndarray, shape (N, A)
@@ -58,7 +63,10 @@ def losses_of(run: Replay, ends: np.ndarray) -> Losses:
     >>> found.kind, bool((found.regret <= found.bound).all())
     ('own', True)
     """
-    _, sequence = next(sequences(run))
+    _, whole = next(sequences(run, observed=False))
+    if not_at_once(whole):
+        return _late_losses(whole, ends)
+    sequence = whole.observed()
     path = path_of(sequence) if ends[-1] <= LONGEST or getattr(run.learner, "discount", None) is not None else None
     with np.errstate(invalid="ignore"):  # ∞ - ∞, where a threshold is infinite
         if path is not None and path.discount != 1:
@@ -75,6 +83,16 @@ def losses_of(run: Replay, ends: np.ndarray) -> Losses:
         return Losses("none", seen, nothing)
     width = _width(run.learner, sequence.scores)
     return Losses("borrowed", seen, np.asarray(regret_bound(ends[:, None], np.asarray(sequence.levels, float), width)))
+
+
+def _late_losses(whole: Replay, ends: np.ndarray) -> Losses:
+    """Follow the regret where scores became known late; with a discount it is plain, and without a bound."""
+    own = isinstance(whole.learner, (Exact, Quantized))
+    found = delayed_regret(whole, known_of(whole)) if ends[-1] <= LONGEST else None
+    if found is not None:
+        return Losses("late" if own else "borrowed", found.regret[ends - 1], found.bound[ends - 1])
+    seen = regret_curve(whole.observed())[ends - 1]
+    return Losses("long" if ends[-1] > LONGEST else "unproved", seen, np.full(seen.shape, np.nan))
 
 
 def _width(learner: Any, scores: Any) -> float:

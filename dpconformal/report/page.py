@@ -20,6 +20,7 @@ from dpconformal.report.encode import as_html, as_json
 from dpconformal.report.losses import LONGEST
 from dpconformal.report.series import series_of
 from dpconformal.report.words import in_code, in_words
+from dpconformal.runs import not_at_once
 
 MOST_SERIES = 12
 # In this order: each uses what stands in those before it.
@@ -86,7 +87,7 @@ def report(
     shown = dict(list(runs.items())[:MOST_SERIES])
     first = next(iter(shown.values()))
     learner = first.learner
-    steps = steps_for(learner, [blocks_of(len(one.scores)) for one in shown.values()])
+    steps = steps_for(learner, [blocks_of(len(one.observed().scores)) for one in shown.values()])
     asked = np.unique(as_written(np.asarray(first.levels)))
     even = np.zeros(0) if steps is None else np.arange(steps + 1) / steps
     levels = np.union1d(even, asked)
@@ -121,7 +122,8 @@ def _checked_runs(run: Any) -> dict[str, Replay]:
         arrays = arrays_of(one)
         if arrays.xp is not np:
             raise ValueError(f"{which} is being traced: write a report outside jit")
-        runs[name] = one = one.observed()
+        if not not_at_once(one):
+            runs[name] = one = one.observed()  # with a delay each picture leaves them out for itself
         if arrays.thresholds.ndim > 2:
             raise ValueError(
                 f"{which}.thresholds has shape {arrays.thresholds.shape}, a batch: pass a mapping, one Replay a series"

@@ -46,9 +46,10 @@ def series_of(name: str, run: Replay, steps: int | None, progress: bool = False)
     >>> held["rounds"], held["table"][0]["verdict"]
     (60, 'pass')
     """
+    whole, run = run, run.observed()
     blocks = blocks_of(int(np.shape(run.scores)[0]))
-    curves = curves_of(run, blocks, steps, f"{name}: levels" if name else "levels", progress)
-    losses = losses_of(run, blocks.ends)
+    curves = curves_of(whole, blocks, steps, f"{name}: levels" if name else "levels", progress)
+    losses = losses_of(whole, blocks.ends)
     belief = steps is not None and hasattr(run.learner, "cdf")
     held = {
         "name": name,
@@ -58,7 +59,7 @@ def series_of(name: str, run: Replay, steps: int | None, progress: bool = False)
         "dots": _dots(np.asarray(run.scores, float)),
         "following": curves.following,
         "window": {"blocks": blocks.window, "rounds": blocks.window * blocks.size},
-        "table": _table(run, losses),
+        "table": _table(whole, losses),
         "kind": losses.kind,
         "regret": _by_level(run, losses.regret),
         "bound": _by_level(run, losses.bound),
@@ -99,7 +100,7 @@ def _columns(run: Replay) -> np.ndarray:
 def _table(run: Replay, losses: Losses) -> list[dict[str, Any]]:
     """Make a row for each asked level."""
     levels = as_written(np.asarray(run.levels))
-    thresholds = np.asarray(run.thresholds, float)
+    thresholds = np.asarray(run.observed().thresholds, float)
     curve = coverage_curve(run) if thresholds.shape[0] <= LONGEST else None
     shares = np.asarray(coverage(run))
     cost = np.asarray(quantile_loss(run)).mean(axis=0)
@@ -124,7 +125,7 @@ def _table(run: Replay, losses: Losses) -> list[dict[str, Any]]:
 
 def _verdicts(run: Replay) -> list[dict[str, Any]]:
     """Hold the run to its theorems, level by level."""
-    rounds, levels = np.shape(run.thresholds)
+    rounds, levels = np.shape(run.observed().thresholds)
     if rounds > LONGEST:
         return [{"verdict": "left out", "failed": []}] * levels
     found = certify(run).dataset.verdict

@@ -4,6 +4,7 @@ from dpconformal.theory import half_lines  # noqa: F401  (closed forms, register
 from dpconformal.theory.adversary import Hardest, hardest_sequence
 from dpconformal.theory.certificate import Certificate, certify
 from dpconformal.theory.concentration import concentration
+from dpconformal.theory.delay import delayed_regret_bound
 from dpconformal.theory.ftrl import ftrl_objective, ftrl_threshold
 from dpconformal.theory.iid import corrected_level, coverage_bound, coverage_bracket, excess_risk_bound
 from dpconformal.theory.path_bound import path_bound
@@ -23,6 +24,7 @@ __all__ = [
     "corrected_level",
     "coverage_bound",
     "coverage_bracket",
+    "delayed_regret_bound",
     "discounted_lower_bound",
     "discounted_regret_bound",
     "excess_regularizer",

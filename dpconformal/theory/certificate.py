@@ -10,7 +10,8 @@ from dpconformal.checks import Scalar, scalar
 from dpconformal.masking import round_counts
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.theory import coverage_line, lines
+from dpconformal.runs import not_at_once
+from dpconformal.theory import coverage_line, late_lines, lines
 from dpconformal.theory.path import path_of, sequences
 
 CHECKS = ("order", "optimality", "regret", "discounted regret", "coverage")
@@ -138,6 +139,9 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     * **coverage**: within the band that it leaves with probability δ at most, a level, if the scores are iid. A
       failure says that they are not, or that the thresholds are wrong.
 
+    Where scores became known late, a threshold is held to the scores that were known, and the regret of an undiscounted
+    belief with a uniform prior and a fresh start to :func:`delayed_regret_bound`; nothing is claimed of coverage.
+
     Parameters
     ----------
     run : Replay
@@ -167,25 +171,30 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     delta = float(scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
     shape = np.shape(run.thresholds) if isinstance(run, Replay) else ()
     found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
-    claimed = []
-    for index, sequence in sequences(run):
-        path = path_of(sequence)
+    claimed: list[list[bool]] = []
+    for index, whole in sequences(run, observed=False):
+        sequence, late = whole.observed(), not_at_once(whole)
+        path = None if late else path_of(sequence)
         checks = (
-            lines.order(sequence),
-            lines.optimality(sequence, path),
-            lines.regret(sequence, path),
-            lines.fading_regret(sequence, path),
-            coverage_line.coverage(sequence, path, delta),
+            (lines.order(sequence), *late_lines.checks(whole))
+            if late
+            else (
+                lines.order(sequence),
+                lines.optimality(sequence, path),
+                lines.regret(sequence, path),
+                lines.fading_regret(sequence, path),
+                coverage_line.coverage(sequence, path, delta),
+            )
         )
         for name in found:
             found[name].append(np.stack([getattr(line, name) for line in checks]))
         if run.mask is not None:  # as the user counts rounds, those without a score among them
             rounds = np.concatenate([[0], np.flatnonzero(~np.asarray(run.mask)[index]) + 1])
             found["round"][-1] = rounds[found["round"][-1]]
-        claimed = [line.claimed for line in checks]  # the same for every sequence
+        claimed.append([line.claimed for line in checks])  # which depends on the delay
     batch = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
     stacked = {name: np.array(value).reshape(*shape[:-2], len(CHECKS), shape[-1]) for name, value in found.items()}
-    silent = ~np.array(claimed or [False] * len(CHECKS))[:, None]
+    silent = ~np.array(claimed, bool).reshape(*shape[:-2], len(CHECKS), 1)
     verdict = np.where(silent, "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
     variables: dict[str, Any] = {name: ([*batch, "check", "level"], value) for name, value in stacked.items()}
     variables["verdict"] = ([*batch, "check", "level"], verdict)

@@ -40,6 +40,8 @@ def concentration(t: Numbers, schedule: Any = None) -> Any:
     schedule = schedules.InverseSqrt() if schedule is None else schedules.as_schedule(schedule)
     if isinstance(schedule, schedules.InverseSqrt):
         return (np.sqrt(t) + 1)[()]
+    if isinstance(schedule, schedules.ForDelay):
+        return (np.sqrt(1 + 2 * float(schedule.delay)) * (np.sqrt(t) + 1))[()]
     if isinstance(schedule, schedules.Dirichlet):
         return np.full(t.shape, float(schedule.concentration))[()]
     rounds = np.maximum(t, 2)

@@ -77,10 +77,14 @@ def optimality(run: Replay, path: Path | None) -> Line:
     """
     if path is None:
         return no_claim(np.full(len(run.levels), np.nan))
-    rounding = precision(run)
-    allowed = np.full(path.levels.size, max(1e-9, 256 * rounding) + 4 * _cdf_error(run))
-    gap = np.abs(optimality_gap(path, rounding))
-    return Line(gap.max(axis=0, initial=0), np.zeros(path.levels.size), allowed, _first(~(gap <= allowed)))
+    return near_enough(run, optimality_gap(path, precision(run)))
+
+
+def near_enough(run: Replay, gap: np.ndarray) -> Line:
+    """Hold what thresholds miss of their level, (T, A), to what rounding may do."""
+    allowed = np.full(gap.shape[1], max(1e-9, 256 * precision(run)) + 4 * _cdf_error(run))
+    gap = np.abs(gap)
+    return Line(gap.max(axis=0, initial=0), np.zeros(gap.shape[1]), allowed, _first(~(gap <= allowed)))
 
 
 def precision(run: Replay) -> float:
@@ -114,20 +118,33 @@ def regret(run: Replay, path: Path | None) -> Line:
     Line
         At the end of the run, or where the bound is exceeded most; no claim with a discount, nor for heads.
     """
-    thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
+    scores, levels = np.asarray(run.scores), np.asarray(run.levels, float)
     if path is not None and path.discount == 1 and scores.size:
-        return _within(run, running_regret(path), float(scores.size))
-    rounds = np.arange(1, scores.size + 1)
-    least = running_best(np.asarray(run.scores), np.broadcast_to(levels, thresholds.shape))[1] if scores.size else 0.0
-    curve = np.cumsum(loss(thresholds, scores[:, None], levels), axis=0) - least
+        return within(run, running_regret(path), float(scores.size))
+    curve = regret_curve(run)
     if (
         path is not None or not scores.size or isinstance(run.learner, Head)
     ):  # a head is asked to cover, not to be cheap
         return no_claim(curve[-1] if scores.size else np.zeros(levels.size))
+    rounds = np.arange(1, scores.size + 1)
+    bound = regret_bound(rounds[:, None], levels, width_of(run))
+    return within(run, Regret(rounds, curve, bound), float(scores.size))
+
+
+def regret_curve(run: Replay) -> np.ndarray:
+    """Compute the regret of one sequence at every horizon, (T, A)."""
+    thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
+    if not scores.size:
+        return np.zeros(thresholds.shape)
+    least = running_best(np.asarray(run.scores), np.broadcast_to(levels, thresholds.shape))[1]
+    return np.cumsum(loss(thresholds, scores[:, None], levels), axis=0) - least
+
+
+def width_of(run: Replay) -> float:
+    """Measure the support of a learner, or the scores where it has none."""
     low, high = support_of(run.learner) if run.learner is not None else (-np.inf, np.inf)
-    width = float(high) - float(low) if np.isfinite(float(high) - float(low)) else float(np.ptp(scores))
-    bound = regret_bound(rounds[:, None], levels, width or 1.0)
-    return _within(run, Regret(rounds, curve, bound), float(scores.size))
+    width = float(high) - float(low)
+    return width if np.isfinite(width) else float(np.ptp(np.asarray(run.scores, float))) or 1.0
 
 
 def fading_regret(run: Replay, path: Path | None) -> Line:
@@ -151,10 +168,10 @@ def fading_regret(run: Replay, path: Path | None) -> Line:
         return no_claim(np.full(len(run.levels), np.nan))
     memory = max(int(1 / (1 - path.discount)), 1)
     horizons = np.unique(np.append(np.arange(memory, rounds, memory), rounds))
-    return _within(run, discounted_regret(path, horizons), 1 / (1 - path.discount))
+    return within(run, discounted_regret(path, horizons), 1 / (1 - path.discount))
 
 
-def _within(run: Replay, found: Regret, memory: float) -> Line:
+def within(run: Replay, found: Regret, memory: float) -> Line:
     """Compare regret and bound; each round within memory may be off by the rounding of its threshold."""
     sizes = np.abs(np.concatenate([np.ravel(run.scores), np.ravel(run.thresholds)]).astype(float))
     scale = float(np.max(sizes, initial=0, where=np.isfinite(sizes)))

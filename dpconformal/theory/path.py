@@ -12,6 +12,7 @@ from dpconformal.beliefs.weights import schedule_of
 from dpconformal.checks import is_traced
 from dpconformal.metrics.arrays import arrays_of, checked_run
 from dpconformal.replay import Replay
+from dpconformal.runs import not_at_once
 from dpconformal.theory.concentration import path_weights
 
 
@@ -49,7 +50,7 @@ class Path(NamedTuple):
     past_weights: np.ndarray  # (N,)
 
 
-def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
+def sequences(run: Any, observed: bool = True) -> Iterator[tuple[tuple[int, ...], Replay]]:
     """
     Take a batch apart.
 
@@ -57,6 +58,8 @@ def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
     ----------
     run : Replay
         With levels that do not change by round.
+    observed : bool
+        Whether to leave out rounds whose score is missing.
 
     Yields
     ------
@@ -69,7 +72,7 @@ def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
         If levels change by round, or the run is being traced.
     """
     arrays = arrays_of(checked_run(run)._replace(mask=None))
-    if arrays.xp is jnp or is_traced(run.mask):
+    if arrays.xp is jnp or is_traced(run.mask, run.delay):
         raise ValueError("run is being traced: the theorems are checked outside jit")
     if np.ndim(run.levels) == arrays.thresholds.ndim and np.ndim(run.levels) > 1:
         raise ValueError(
@@ -79,7 +82,8 @@ def sequences(run: Any) -> Iterator[tuple[tuple[int, ...], Replay]]:
     thresholds, scores, levels = (np.asarray(a) for a in (run.thresholds, run.scores, run.levels))
     host = run._replace(thresholds=thresholds, state=None, scores=scores, levels=levels, start=start)
     for index in np.ndindex(arrays.thresholds.shape[:-2]):
-        yield index, host.sequence(*index).observed()  # masks leave another number of rounds in each
+        one = host.sequence(*index)
+        yield index, one.observed() if observed else one  # masks leave another number of rounds in each
 
 
 def path_of(run: Replay) -> Path | None:
@@ -95,10 +99,20 @@ def path_of(run: Replay) -> Path | None:
     -------
     Path or None
         None if the learner is not a belief with a prior and a schedule.
+
+    Raises
+    ------
+    ValueError
+        If scores became known late: then thresholds are not those of a leader that knows all earlier rounds.
     """
     learner = run.learner
     if not isinstance(learner, (Exact, Quantized)):
         return None
+    if not_at_once(run):
+        raise ValueError(
+            f"run.delay = {run.delay!r}: the bound on a path is for runs in which every score is known at the end of "
+            "its round; use delayed_regret_bound, or certify"
+        )
     discount = 1.0 if learner.discount is None else float(learner.discount)
     noted = np.asarray(run.scores)
     past, past_weights, seen = np.zeros(0), np.zeros(0), 0

@@ -3,6 +3,8 @@ const BOUNDS = {
   own: "The dashed line is the bound of the theory on this very sequence: the regret cannot exceed it, whatever the scores.",
   discounted: "This method forgets, so losses count less the older they are, for the method and for the best threshold alike. The dashed line is the bound of the theory on this very sequence, for regret of this kind.",
   borrowed: "The method has no bound of its own here. The dashed line is what the belief Exact() guarantees on any scores in the same range, for comparison.",
+  late: "Scores became known late. The dashed line is the bound of the theory for such a delay: no scores in this range lead to more regret.",
+  unproved: "Scores became known late, and for this method the theory has no bound with a delay.",
   none: "The method is built to cover, not to keep the loss small, so the theory sets no bound.",
 };
 

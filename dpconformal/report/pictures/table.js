@@ -46,7 +46,7 @@ function drawTable({ series }) {
 function tableNote(series) {
   if (series.rounds > DATA.longest) return `Beyond ${whole(DATA.longest)} rounds the certificate and the bound are left out.`;
   const failed = new Set(series.table.flatMap((row) => row.failed));
-  const ours = series.kind === "own" || series.kind === "discounted";
+  const ours = ["own", "discounted", "late", "unproved"].includes(series.kind);
   const said = [ours ? "The certificate holds the run to every theorem that speaks of its method."
     : series.kind === "none" ? "The certificate holds the run to what its method promises: coverage, if the scores are independent and alike."
     : "The theorems are not about this method. The certificate holds it to what the belief Exact() guarantees on the same scores, so a failure is no fault in the run."];
