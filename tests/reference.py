@@ -548,6 +548,8 @@ def franchise_posterior(counts, a, a0, base):
                 weight *= special.gamma(a0 * b + m) / special.gamma(a0 * b) if b > 0 else a0 * special.gamma(m)
         total, mean = total + weight, mean + weight * (a0 * base + dishes) / (a0 + dishes.sum())
     return mean / total
+
+
 def late_loop(learner, scores, levels, delay, mask=None, context=None):
     """Thresholds and final state of one sequence by a plain loop that observes each score `delay` rounds late."""
     sized = "rounds" in inspect.signature(learner.init).parameters

@@ -61,7 +61,7 @@ def crps_of(run, points=4000):
     """Total CRPS of a run, by its own cdf at many points."""
     low, high = dpc.learner.support_of(run.learner)
     x = low + (high - low) * (np.arange(points) + 0.5) / points
-    found = dpc.metrics.calibration._read(run, _whole_cdf, jnp.asarray(x))
+    found = dpc.metrics.calibration.read_again(run, _whole_cdf, jnp.asarray(x))
     return (high - low) * np.mean((np.asarray(found) - (np.asarray(run.scores)[:, None] <= x)) ** 2, axis=1).sum()
 
 
@@ -81,7 +81,7 @@ def test_crps_is_within_its_bound_on_sequences_searched_against_it():
     """Of the scores tried in a round, the one that hurts the aggregate most in comparison with its best belief."""
     parts = [dpc.Quantized(8, schedule=dpc.schedules.Constant(1e-3), discount=d) for d in (0.3, 0.6, 0.9)]
     mixture = dpc.Aggregate(parts)
-    x = (jnp.arange(400) + 0.5) / 400
+    x = jnp.asarray((np.arange(400) + 0.5) / 400)
     tried = jnp.asarray([0.01, 0.3, 0.45, 0.55, 0.7, 0.99])
 
     @jax.jit
@@ -127,7 +127,7 @@ def test_fixed_share_follows_a_switch():
     hit = scores[:, None] <= grid
 
     def by_round(one):
-        found = dpc.metrics.calibration._read(dpc.replay(one, scores, [0.5]), _whole_cdf, jnp.asarray(grid))
+        found = dpc.metrics.calibration.read_again(dpc.replay(one, scores, [0.5]), _whole_cdf, jnp.asarray(grid))
         return np.mean((np.asarray(found) - hit) ** 2, axis=1)
 
     mine, first, second = by_round(run.learner), by_round(parts[0]), by_round(parts[1])

@@ -17,6 +17,7 @@ from dpconformal.counting import advance
 from dpconformal.groups.evidence import (
     GroupedCounts,
     GroupedScores,
+    Path,
     empty_counts,
     empty_scores,
     path_of,
@@ -222,8 +223,24 @@ def _check(learner: Hierarchical, state: Any, batched: bool = False) -> None:
         check_sorted(learner, state.scores, batched=batched)
 
 
-def _path(learner: Hierarchical, totals: Array, node: Array) -> tuple[Any, Array, Array, Array]:
-    """Follow the way from the root to a node: its weights, its nodes, which of them are there, and their totals."""
+def path_to(learner: Hierarchical, totals: Array, node: Array) -> tuple[Path, Array, Array, Array]:
+    """
+    Follow the way from the root to a node.
+
+    Parameters
+    ----------
+    learner : Hierarchical
+        The belief.
+    totals : Array, shape (nodes,)
+        What counts for each node.
+    node : Array, shape ()
+        Where to go.
+
+    Returns
+    -------
+    tuple
+        Weights on the way; its nodes, which of them are there, and their totals, all of shape (depth,).
+    """
     nodes = nodes_of(learner.tree)
     known = jnp.clip(node, 0, len(nodes.levels) - 1)
     way = jnp.asarray(nodes.paths, jnp.int32)[known]
@@ -239,7 +256,7 @@ def _sound(learner: Hierarchical, node: Array) -> Array:
 @jax.jit
 def _belief(learner: Hierarchical, state: State, node: Array) -> Belief:
     dtype = state.totals.dtype
-    path, way, active, _ = _path(learner, state.totals, node)
+    path, way, active, _ = path_to(learner, state.totals, node)
     fine = (state.seen >= 0) & _sound(learner, node)
     prior = jnp.where(fine, path.prior, jnp.nan)
     if isinstance(state, GroupedCounts):
@@ -269,7 +286,7 @@ def _count(learner: Hierarchical, state: GroupedCounts, score: Array, node: Arra
     here = bin_of(jnp.where(fine, score, low), low, high, bins)
     ends = part_way(low, high, jnp.stack([here, here + 1]).astype(dtype), jnp.asarray(bins, dtype))
     base = jnp.diff(learner.prior.cdf(ends))[0]
-    path, way, active, totals = _path(learner, state.totals, node)
+    path, way, active, totals = path_to(learner, state.totals, node)
     held = jnp.where(active, state.counts[way, here], 0)
     shares = shares_of(path, held, totals, jnp.sum(active) - 1, base)
     added = jnp.where(active, shares, 0)
@@ -280,7 +297,7 @@ def _count(learner: Hierarchical, state: GroupedCounts, score: Array, node: Arra
 
 @jax.jit
 def _insert(learner: Hierarchical, state: GroupedScores, score: Array, node: Array) -> GroupedScores:
-    path, way, active, totals = _path(learner, state.totals, node)
+    path, way, active, totals = path_to(learner, state.totals, node)
     ways = jnp.asarray(nodes_of(learner.tree).paths, jnp.int32)[state.groups]
     equal = (
         jnp.zeros(state.groups.shape, bool)

@@ -42,7 +42,7 @@ def pit(run: Replay, key: Array | None = None) -> Any:
     Array([0.2  , 0.929], dtype=float...)
     """
     _require_learner(run, "cdf")
-    answer = _read(run, _cdf_here, jnp.zeros(1, run.scores.dtype))
+    answer = read_again(run, _cdf_here, jnp.zeros(1, run.scores.dtype))
     below, here = answer[..., 0], answer[..., 1]
     if key is None:
         return here
@@ -76,7 +76,7 @@ def crps(run: Replay, points: int = 256) -> Any:
     _require_learner(run, "quantile")
     points = whole("points", points, 1)
     middles = (jnp.arange(points, dtype=run.scores.dtype) + 0.5) / points
-    return _read(run, _mean_loss, middles)
+    return read_again(run, _mean_loss, middles)
 
 
 def _require_learner(run: Replay, method: str) -> None:
@@ -86,7 +86,24 @@ def _require_learner(run: Replay, method: str) -> None:
         raise ValueError(f"{owner}: this metric goes through the learner's beliefs again; use a run of a belief")
 
 
-def _read(run: Replay, reader: Any, query: Array) -> Any:
+def read_again(run: Replay, reader: Any, query: Array) -> Any:
+    """
+    Go through the rounds of a run again, and read something off the learner before each score.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence or a batch.
+    reader : callable
+        ``(learner, state, score, query, **given) -> Array``.
+    query : Array, shape (Q,) or (T, Q)
+        Handed to the reader: the same every round, or a row a round.
+
+    Returns
+    -------
+    Array, shape (..., T, ...)
+        What was read, of the rounds that have a score.
+    """
     if run.delay is None:
         raise ValueError(
             "run.delay is None: rounds were taken out of a run with a delay; pass the run itself, mask and all"

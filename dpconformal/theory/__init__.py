@@ -6,6 +6,7 @@ from dpconformal.theory.certificate import Certificate, certify
 from dpconformal.theory.concentration import concentration
 from dpconformal.theory.delay import delayed_regret_bound
 from dpconformal.theory.ftrl import ftrl_objective, ftrl_threshold
+from dpconformal.theory.groups import group_regret_bound
 from dpconformal.theory.iid import corrected_level, coverage_bound, coverage_bracket, excess_risk_bound
 from dpconformal.theory.path_bound import path_bound
 from dpconformal.theory.regret import (
@@ -31,6 +32,7 @@ __all__ = [
     "excess_risk_bound",
     "ftrl_objective",
     "ftrl_threshold",
+    "group_regret_bound",
     "hardest_sequence",
     "path_bound",
     "quantized_regret_bound",

@@ -11,7 +11,7 @@ from dpconformal.masking import round_counts
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
-from dpconformal.theory import coverage_line, late_lines, lines
+from dpconformal.theory import coverage_line, group_lines, late_lines, lines
 from dpconformal.theory.path import path_of, sequences
 
 CHECKS = ("order", "optimality", "regret", "discounted regret", "coverage")
@@ -44,7 +44,7 @@ class Certificate:
         for index in np.argwhere(table.verdict.values == "FAIL"):
             here = table.isel(dict(zip(table.verdict.dims, index, strict=True)))
             batch = "".join(
-                f"{dim} {int(i)}, "
+                f"{dim} {here[dim].item() if dim in table.coords else int(i)}, "
                 for dim, i in zip(table.verdict.dims, index, strict=True)
                 if dim in _batch_axes(table)
             )
@@ -60,8 +60,9 @@ class Certificate:
         claimed = [check for check in table.check.values if (table.verdict.sel(check=check) != "no claim").any()]
         rows = [row for check in claimed for row in _rows(table, check)]
         widths = [max(len(row[k]) for row in (_HEAD, *rows)) for k in range(5)]
+        what = "groups" if "group" in table.dims else "sequences"
         head = f"{table.attrs['learner']}\n{table.attrs['rounds']:,} rounds" + (
-            f", {size:,} sequences" if size > 1 else ""
+            f", {size:,} {what}" if size > 1 else ""
         )
         ruled = "─" * (sum(widths) + 8)
         layout = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
@@ -139,6 +140,10 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     * **coverage**: within the band that it leaves with probability δ at most, a level, if the scores are iid. A
       failure says that they are not, or that the thresholds are wrong.
 
+    A run of :class:`dpconformal.Hierarchical` is judged group by group, each by its own rounds, against the bounds for
+    a group (:func:`group_regret_bound`). That any group leaves its band of coverage has probability δ at most. That
+    a threshold is the right quantile is checked with the learner's own belief.
+
     Where scores became known late, a threshold is held to the scores that were known, and the regret of an undiscounted
     belief with a uniform prior and a fresh start to :func:`delayed_regret_bound`; nothing is claimed of coverage.
 
@@ -172,37 +177,49 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     shape = np.shape(run.thresholds) if isinstance(run, Replay) else ()
     found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
     claimed: list[list[bool]] = []
+    axes = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
+    lead, coords = shape[:-2], {"check": list(CHECKS), "level": np.arange(shape[-1]) if shape else []}
     for index, whole in sequences(run, observed=False):
-        sequence, late = whole.observed(), not_at_once(whole)
-        path = None if late else path_of(sequence)
-        checks = (
-            (lines.order(sequence), *late_lines.checks(whole))
-            if late
-            else (
-                lines.order(sequence),
-                lines.optimality(sequence, path),
-                lines.regret(sequence, path),
-                lines.fading_regret(sequence, path),
-                coverage_line.coverage(sequence, path, delta),
-            )
-        )
-        for name in found:
-            found[name].append(np.stack([getattr(line, name) for line in checks]))
-        if run.mask is not None:  # as the user counts rounds, those without a score among them
-            rounds = np.concatenate([[0], np.flatnonzero(~np.asarray(run.mask)[index]) + 1])
+        parts = _parts(whole, delta)
+        # As the user counts rounds, those without a score among them.
+        here = np.arange(shape[-2]) if run.mask is None else np.flatnonzero(~np.asarray(run.mask)[index])
+        rounds = np.concatenate([[0], here + 1])
+        for checks in parts:
+            for name in found:
+                found[name].append(np.stack([getattr(line, name) for line in checks]))
             found["round"][-1] = rounds[found["round"][-1]]
-        claimed.append([line.claimed for line in checks])  # which depends on the delay
-    batch = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
-    stacked = {name: np.array(value).reshape(*shape[:-2], len(CHECKS), shape[-1]) for name, value in found.items()}
-    silent = ~np.array(claimed, bool).reshape(*shape[:-2], len(CHECKS), 1)
+            claimed.append([line.claimed for line in checks])  # which depends on the delay
+    if group_lines.judged_by_group(run) and not not_at_once(run):
+        coords["group"] = group_lines.group_names(run)
+        axes, lead = [*axes, "group"], (*lead, len(coords["group"]))
+    stacked = {name: np.array(value).reshape(*lead, len(CHECKS), shape[-1]) for name, value in found.items()}
+    silent = ~np.array(claimed, bool).reshape(*lead, len(CHECKS), 1)
     verdict = np.where(silent, "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
-    variables: dict[str, Any] = {name: ([*batch, "check", "level"], value) for name, value in stacked.items()}
-    variables["verdict"] = ([*batch, "check", "level"], verdict)
-    coords: dict[str, Any] = {"check": list(CHECKS), "level": np.arange(shape[-1])}
+    variables: dict[str, Any] = {name: ([*axes, "check", "level"], value) for name, value in stacked.items()}
+    variables["verdict"] = ([*axes, "check", "level"], verdict)
     if np.ndim(run.levels) == 1:
         coords["level"] = as_written(np.asarray(run.levels))
     else:
-        variables["levels"] = ([*batch, "level"], np.asarray(run.levels))
+        variables["levels"] = ([*axes[: len(shape) - 2], "level"], np.asarray(run.levels))
     judged = round_counts(run.mask, shape[-2])
     attrs = {"learner": repr(run.learner), "rounds": int(np.max(judged, initial=0)), "delta": delta}
     return Certificate(xr.Dataset(variables, coords, attrs))
+
+
+def _parts(whole: Replay, delta: float) -> list[tuple[lines.Line, ...]]:
+    """Make the lines of one sequence: a set, or with groups one for each."""
+    if not_at_once(whole):
+        return [(lines.order(whole.observed()), *late_lines.checks(whole))]
+    if group_lines.judged_by_group(whole):
+        return group_lines.checks(whole, delta)
+    sequence = whole.observed()
+    path = path_of(sequence)
+    return [
+        (
+            lines.order(sequence),
+            lines.optimality(sequence, path),
+            lines.regret(sequence, path),
+            lines.fading_regret(sequence, path),
+            coverage_line.coverage(sequence, path, delta),
+        )
+    ]

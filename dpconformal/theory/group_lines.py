@@ -1,0 +1,114 @@
+"""The lines of a certificate for a run of a hierarchical belief: each group by itself."""
+
+from typing import Any
+
+import numpy as np
+
+from dpconformal.groups import Hierarchical
+from dpconformal.groups.tree import nodes_of
+from dpconformal.metrics.summary import as_written
+from dpconformal.replay import Replay
+from dpconformal.theory import moments
+from dpconformal.theory.counts import lower_count, upper_count
+from dpconformal.theory.groups import GroupPath, bound_by_round, bounded_groups, group_path
+from dpconformal.theory.iid import rank_bracket
+from dpconformal.theory.lines import Line, near_enough, no_claim, order, precision, regret_curve, within
+from dpconformal.theory.path_bound import Regret
+
+
+def judged_by_group(run: Any) -> bool:
+    """Tell whether a run has groups to be judged by."""
+    return isinstance(run.learner, Hierarchical) and run.context is not None
+
+
+def group_names(run: Replay) -> list[Any]:
+    """Name the groups of a run, or number them."""
+    nodes = nodes_of(run.learner.tree)
+    return list(nodes.names) or list(range(nodes.groups))
+
+
+def checks(whole: Replay, delta: float) -> list[tuple[Line, ...]]:
+    """
+    Check order, optimality, regret, discounted regret and coverage.
+
+    Parameters
+    ----------
+    whole : Replay
+        One sequence on the host.
+    delta : float
+        Probability that iid scores leave the band of any group, for a level.
+
+    Returns
+    -------
+    list of tuple of Line
+        Those of each group. Nothing is claimed of groups without rounds, and nothing of the regret and coverage of
+        groups with groups below them.
+    """
+    run, path, bounded = whole.observed(), group_path(whole), bounded_groups(whole)
+    levels = as_written(np.asarray(run.levels))
+    gap = np.maximum(np.maximum(levels - path.reached, path.below - levels), 0)
+    gap = np.where(np.isnan(path.reached), np.inf, gap)
+    found = []
+    for group in range(nodes_of(run.learner.tree).groups):
+        here = np.flatnonzero(path.nodes == group)
+        own = run._replace(
+            thresholds=np.asarray(run.thresholds)[here], scores=np.asarray(run.scores)[here], context=None, mask=None
+        )
+        nothing = no_claim(np.full(levels.size, np.nan))
+        if not here.size:
+            found.append((nothing,) * 5)
+            continue
+        regret, cover = no_claim(regret_curve(own)[-1]), no_claim(_covered(own).mean(axis=0))
+        if group in bounded:
+            bound = bound_by_round(run.learner, path, group, levels)
+            regret = within(own, Regret(np.arange(1, here.size + 1), regret_curve(own), bound), float(here.size))
+            cover = coverage(own, path, group, delta / len(bounded))
+        lines = order(own), near_enough(own, gap[here]), regret, nothing, cover
+        rounds = np.concatenate([[0], here + 1])  # as the run counts them
+        found.append(tuple(line._replace(round=rounds[line.round]) for line in lines))
+    return found
+
+
+def _covered(run: Replay) -> np.ndarray:
+    return np.asarray(run.scores)[:, None] <= np.asarray(run.thresholds)
+
+
+def coverage(run: Replay, path: GroupPath, group: int, delta: float) -> Line:
+    """
+    Check the coverage of a group against what it would be, had its scores been iid.
+
+    Parameters
+    ----------
+    run : Replay
+        The group's rounds.
+    path : GroupPath
+        Of the whole run.
+    group : int
+        The group, without groups below it.
+    delta : float
+        Probability that iid scores leave the band of a level.
+
+    Returns
+    -------
+    Line
+        Shares of rounds; the bracket asks nothing of the parent's belief. Ties make it wider.
+    """
+    depth, here = int(nodes_of(run.learner.tree).levels[group]), path.nodes == group
+    weight, count = path.weights[here, depth], np.arange(here.sum())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        strength = np.where(count > 0, weight * count / (1 - weight), 0.0)
+    thresholds, scores = np.asarray(run.thresholds, float), np.asarray(run.scores, float)[:, None]
+    below, above = np.zeros(thresholds.shape[1]), (scores == thresholds).mean(axis=0)
+    if run.learner.bins is not None:
+        low, high = moments.support(run.learner.prior)
+        near = np.abs(thresholds - scores) <= (high - low) / run.learner.bins * (1 + 1e-6)
+        below = above = near.mean(axis=0)
+    seen, rounding = _covered(run).mean(axis=0), 4 * precision(run)
+    low, high = np.empty((2, thresholds.shape[1]))
+    for i, level in enumerate(as_written(np.asarray(run.levels))):
+        least = rank_bracket(np.maximum(level - rounding, 0), count, strength)[0] / (count + 1)
+        most = rank_bracket(np.minimum(level + rounding, 1), count, strength)[1] / (count + 1)
+        low[i] = lower_count(least, delta / 2) / count.size - below[i]
+        high[i] = upper_count(most, delta / 2) / count.size + above[i]
+    low, high = np.maximum(low, 0), np.minimum(high, 1)
+    return Line(seen, low, high, np.where((seen >= low) & (seen <= high), 0, count.size))

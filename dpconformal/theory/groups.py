@@ -1,0 +1,193 @@
+"""What a hierarchical belief promises each group: its regret on any sequence, its coverage if its scores are iid."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.groups import Hierarchical
+from dpconformal.groups.hierarchical import path_to
+from dpconformal.groups.tree import nodes_of
+from dpconformal.metrics.calibration import read_again
+from dpconformal.metrics.groups import by_group
+from dpconformal.metrics.summary import as_written
+from dpconformal.replay import Replay
+from dpconformal.theory import moments
+from dpconformal.theory.regularizer import strong_convexity
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+class GroupPath(NamedTuple):
+    """
+    What a run was made of in each round, from the root of the tree to the round's group.
+
+    Attributes
+    ----------
+    nodes : ndarray of int, shape (T,)
+        The group.
+    weights : ndarray, shape (T, depth)
+        λ of each node on the way; 1 beyond the group.
+    totals : ndarray, shape (T, depth)
+        What counted for each node, before the round.
+    reached, below : ndarray, shape (T, A)
+        The group's cdf at its threshold, with and without the threshold's own mass.
+    """
+
+    nodes: np.ndarray  # (T,)
+    weights: np.ndarray  # (T, depth)
+    totals: np.ndarray  # (T, depth)
+    reached: np.ndarray  # (T, A)
+    below: np.ndarray  # (T, A)
+
+
+def group_path(run: Replay) -> GroupPath:
+    """
+    Go through a run of a hierarchical belief again.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence.
+
+    Returns
+    -------
+    GroupPath
+        Of the rounds that have a score.
+    """
+    with jax.enable_x64(np.asarray(run.scores).dtype == np.float64):
+        thresholds = jnp.asarray(run.thresholds)
+        found = np.asarray(read_again(run, _trace, thresholds), float)
+    depth, levels = nodes_of(run.learner.tree).paths.shape[1], thresholds.shape[-1]
+    parts = np.split(found, [depth, 2 * depth, 2 * depth + levels], axis=-1)
+    nodes = np.asarray(run.context)
+    return GroupPath(nodes if run.mask is None else nodes[~np.asarray(run.mask)], *parts)
+
+
+def _trace(learner: Hierarchical, state: Any, score: Any, thresholds: Any, context: Any) -> Any:
+    del score
+    belief, (path, _, _, totals) = learner.belief(state, context), path_to(learner, state.totals, context)
+    ends = belief.cdf(thresholds), belief.cdf(thresholds, side="left")
+    return jnp.concatenate([path.weights, totals, *ends])
+
+
+def bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: np.ndarray) -> np.ndarray:
+    """
+    Bound the regret of a group at every horizon.
+
+    Parameters
+    ----------
+    learner : Hierarchical
+        The belief.
+    path : GroupPath
+        From a fresh start.
+    group : int
+        A group without groups below it.
+    levels : ndarray, shape (A,)
+        The levels.
+
+    Returns
+    -------
+    ndarray, shape (n, A)
+        After each round of the group.
+    """
+    here = np.flatnonzero(path.nodes == group)
+    depth = int(nodes_of(learner.tree).levels[group])
+    low, high = moments.support(learner.prior)
+    steep, width = np.maximum(levels, 1 - levels), high - low
+    own, above = path.weights[here, depth], path.weights[here, :depth]
+    count = np.arange(here.size)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        regularised = np.where(count > 0, own * count / (1 - own), 0.0)  # h, in scores
+        curved = regularised * above.prod(axis=1) * float(strong_convexity(learner.prior)) * width
+        unstable = np.minimum(1, steep / (2 * curved[:, None]))  # in the first round everything
+    moved = _movement(above, path.totals[here, :depth])
+    drifted = regularised[:-1] * moved + np.maximum(regularised[:-1] - regularised[1:], 0)
+    drifted = np.concatenate([[0.0], np.where(count[:-1] > 0, drifted, 0.0)]) if here.size else np.zeros(0)
+    bound = steep * width * (regularised + np.cumsum(drifted))[:, None] + width * np.cumsum(steep * unstable, axis=0)
+    if learner.bins is not None:
+        bound += steep * width * (count + 1)[:, None] / learner.bins
+    return bound
+
+
+def _movement(weights: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Bound by how much the parent's belief has changed from each round of a group to its next, in total variation."""
+    moved = np.zeros(max(len(weights) - 1, 0))
+    for d in range(weights.shape[1]):
+        old, new = weights[:-1, d], weights[1:, d]
+        fresh = np.where(totals[1:, d] > 0, 1 - totals[:-1, d] / np.where(totals[1:, d] > 0, totals[1:, d], 1), 0)
+        moved = np.abs(old - new) + np.minimum(old, new) * moved + (1 - np.maximum(old, new)) * fresh
+    return np.minimum(moved, 1)
+
+
+def bounded_groups(run: Replay) -> list[int]:
+    """
+    List the groups whose regret is bounded.
+
+    Parameters
+    ----------
+    run : Replay
+        Of a hierarchical belief.
+
+    Returns
+    -------
+    list of int
+        Those without groups below them, if the run had a fresh start on a bounded support, and no delay.
+    """
+    nodes = nodes_of(run.learner.tree)
+    above = set(nodes.paths[np.arange(len(nodes.levels)), np.maximum(nodes.levels - 1, 0)][nodes.levels > 0].tolist())
+    late = run.delay is None or np.any(np.asarray(run.delay))
+    if run.start is not None or late or not np.isfinite(moments.support(run.learner.prior)).all():
+        return []
+    return [group for group in range(nodes.groups) if group not in above]
+
+
+def group_regret_bound(run: Replay) -> "xr.Dataset":
+    """
+    Bound the regret of every group of a run, whatever the scores.
+
+    For the n-th round of a group let λ_n be its weight and h_n = λ_n (n - 1)/(1 - λ_n), κ_n the prior's share of its
+    parent's belief, and v_n a bound on what that belief has moved by its next round, in total variation. On a
+    support of width R, with a prior whose density is μ/R at least and c = max(α, 1 - α), the regret after n rounds
+    is at most cR [h_n + Σ min(1, c/(2 h κ μ)) + Σ h v], and with K bins cRn/K more. It is O(R√n) if λ_n = 1/√n, the
+    ancestors' weights do not vanish, and the group has a steady share of their rounds.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence of a :class:`dpconformal.Hierarchical` on a bounded support, from a fresh start, without a delay.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``regret`` and ``bound`` over ``group`` and ``level``, ``rounds`` over ``group``, for groups without groups
+        below them.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> weights = dpc.schedules.Constant(0.2), dpc.schedules.InverseSqrt()
+    >>> belief = dpc.Hierarchical(["a", "b"], concentrations=weights)
+    >>> run = dpc.replay(belief, dpc.streams.alternating(400), levels=[0.5], context=["a", "b"] * 200)
+    >>> found = group_regret_bound(run)
+    >>> bool((found.regret < found.bound).all())
+    True
+    """
+    import xarray as xr
+
+    if not isinstance(run.learner, Hierarchical):
+        raise ValueError(f"run.learner is {type(run.learner).__name__}: the bound is for runs of a Hierarchical")
+    if np.ndim(run.thresholds) != 2 or np.ndim(run.levels) != 1:
+        raise ValueError(f"run.thresholds has shape {np.shape(run.thresholds)}: pass one sequence with fixed levels")
+    groups = bounded_groups(run)
+    if not groups:
+        raise ValueError("run has no bound: it must have a fresh start, a bounded support, and no delay")
+    path, levels = group_path(run), as_written(np.asarray(run.levels))
+    found, ends = by_group(run).isel(group=groups), []
+    for group in groups:
+        curve = bound_by_round(run.learner, path, group, levels)
+        ends.append(curve[-1] if len(curve) else np.full(levels.size, np.nan))
+    bound = xr.DataArray(np.array(ends), found.regret.coords, found.regret.dims)
+    return xr.Dataset({"regret": found.regret, "bound": bound, "rounds": found.rounds})
