@@ -10,10 +10,10 @@ from dpconformal.diagnostics.dependence import miss_dependence
 from dpconformal.diagnostics.mcmc import summary
 from dpconformal.diagnostics.pictures import plot_coverage, plot_rolling, plot_uniformity
 from dpconformal.diagnostics.posterior_picture import plot_posterior
-from dpconformal.diagnostics.ranks import smoothed_ranks
 from dpconformal.diagnostics.sbc import Sbc, sbc
 from dpconformal.diagnostics.study_pictures import plot_calibration, plot_compare, plot_sbc
 from dpconformal.diagnostics.uniformity import Uniformity, randomised_pit, uniformity
+from dpconformal.ranks import smoothed_ranks
 
 __all__ = [
     "Sbc",
