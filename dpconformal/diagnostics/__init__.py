@@ -7,6 +7,7 @@ from dpconformal.diagnostics.compare import compare
 from dpconformal.diagnostics.coverage import coverage_curve, rolling_band
 from dpconformal.diagnostics.datatree import from_datatree, to_datatree
 from dpconformal.diagnostics.dependence import miss_dependence
+from dpconformal.diagnostics.martingale_picture import plot_martingale
 from dpconformal.diagnostics.mcmc import summary
 from dpconformal.diagnostics.pictures import plot_coverage, plot_rolling, plot_uniformity
 from dpconformal.diagnostics.posterior_picture import plot_posterior
@@ -29,6 +30,7 @@ __all__ = [
     "plot_compare",
     "plot_coverage",
     "plot_ecdf_pit",
+    "plot_martingale",
     "plot_posterior",
     "plot_rolling",
     "plot_sbc",

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from dpconformal.checks import Numbers, Scalar, number
 from dpconformal.counting import room_to_count
 from dpconformal.inputs import as_score, as_scores
+from dpconformal.learner import State
 from dpconformal.martingales.binned_ranks import BinnedRanks, RankedBins
 from dpconformal.martingales.capital import Capital, Martingale, check_capital
 from dpconformal.martingales.jumpers import Composite
@@ -70,12 +71,12 @@ class ChangeAlarm:
     """
     Tell when scores change, again and again.
 
-    Its statistic is that of Shiryaev and Roberts: the sum, over all rounds so far, of the capital of a gambler who began in
-    that round. So it is what a gambler owns who is given one unit before each round. The alarm goes off when that reaches
-    ``threshold``; before the next score everything starts anew, the ranks too.
+    Its statistic is that of Shiryaev and Roberts: the sum, over all rounds so far, of the capital of a gambler who
+    began in that round. So it is what a gambler owns who is given one unit before each round. The alarm goes off when
+    that reaches ``threshold``; before the next score everything starts anew, the ranks too.
 
-    Guarantee: while the scores are exchangeable, N rounds have N/threshold false alarms at most in expectation, and from
-    one to the next ``threshold`` rounds pass at least in expectation.
+    Guarantee: while the scores are exchangeable, N rounds have N/threshold false alarms at most in expectation, and
+    from one to the next ``threshold`` rounds pass at least in expectation.
 
     Parameters
     ----------
@@ -89,8 +90,8 @@ class ChangeAlarm:
     References
     ----------
     Vovk, Petej, Nouretdinov, Ahlberg, Carlsson and Gammerman (2021), Retrain or not retrain: conformal test martingales
-    for change-point detection. There one gambler's growth is accumulated; here each round has a gambler of its own, whose
-    bets owe nothing to the time before it.
+    for change-point detection. There one gambler's growth is accumulated; here each round has a gambler of its own,
+    whose bets owe nothing to the time before it.
 
     Examples
     --------
@@ -106,9 +107,9 @@ class ChangeAlarm:
     (Array(1, dtype=int32), True)
     """
 
-    martingale: Martingale = Composite()
+    martingale: Any = Composite()
     threshold: Scalar = 1000.0
-    ranks: BinnedRanks = BinnedRanks()
+    ranks: Any = BinnedRanks()
 
     def __post_init__(self) -> None:
         threshold = number("ChangeAlarm.threshold", self.threshold, 1.0, open_low=True)
@@ -125,10 +126,10 @@ class ChangeAlarm:
     def init(self, dtype: Any = None, seed: Any = None) -> Watch:
         """Return the state before any score; with a seed for the coins where one is given."""
         ranks = self.ranks.init(dtype, seed)
-        nothing = jnp.full_like(self.martingale.init(ranks.coin.dtype).log_capitals, -jnp.inf)
-        return Watch(ranks, Capital(nothing), jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+        nothing = _nothing(self.martingale.init(ranks.coin.dtype))
+        return Watch(ranks, nothing, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
 
-    def observe(self, state: Watch, score: Numbers) -> Watch:
+    def observe(self, state: State, score: Numbers) -> Watch:
         """Return the state after one more score; ``state.alarm`` tells whether it set off the alarm."""
         if not isinstance(state, Watch):
             raise ValueError(f"state is a {type(state).__name__}: ChangeAlarm carries on from a Watch, from its init()")
@@ -148,8 +149,8 @@ def watch(alarm: ChangeAlarm, scores: Numbers, state: Watch | None = None) -> Wa
     scores : array_like, shape (..., T)
         Scores in time order, within ``alarm.support``.
     state : Watch, optional
-        The ``state`` of an earlier call, with the same leading axes. By default a fresh one, whose coins all sequences of a
-        batch share.
+        The ``state`` of an earlier call, with the same leading axes. By default a fresh one, whose coins all sequences
+        of a batch share.
 
     Returns
     -------
@@ -180,6 +181,10 @@ def watch(alarm: ChangeAlarm, scores: Numbers, state: Watch | None = None) -> Wa
     return Watched(statistic, rung, end)
 
 
+def _nothing(state: Capital) -> Capital:
+    return state._replace(log_capitals=jnp.full_like(state.log_capitals, -jnp.inf), rests=jnp.zeros_like(state.rests))
+
+
 def _round(alarm: Any, state: Watch, score: Float[Array, ""]) -> tuple[Watch, tuple[Array, Array]]:
     after = _observed(alarm, state, score)
     return after, (after.log_statistic, after.alarm)
@@ -187,10 +192,9 @@ def _round(alarm: Any, state: Watch, score: Float[Array, ""]) -> tuple[Watch, tu
 
 @jax.jit
 def _observed(alarm: Any, state: Watch, score: Float[Array, ""]) -> Watch:
-    nothing = jnp.full_like(state.capital.log_capitals, -jnp.inf)
     ranks, own = jax.tree.map(
         lambda new, old: jnp.where(state.alarm, new, old),
-        (alarm.ranks.restarted(state.ranks), Capital(nothing)),
+        (alarm.ranks.restarted(state.ranks), _nothing(state.capital)),
         (state.ranks, state.capital),
     )
     own = alarm.martingale.observe(alarm.martingale.funded(own), alarm.ranks.rank(ranks, score))

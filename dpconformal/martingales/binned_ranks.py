@@ -45,8 +45,8 @@ class BinnedRanks:
     Smoothed ranks of a stream whose scores have ends: (k + U(e + 1))/(n + 1) of the n scores before.
 
     Here k is how many of them lie in lower bins, e how many in the same, and U is uniform. Scores are compared by their
-    bins, which are exchangeable if the scores are, and the coin U settles ties: the ranks are independent and uniform then,
-    exactly, with whatever number of bins. More bins tell finer changes apart. A round costs O(bins).
+    bins, which are exchangeable if the scores are, and the coin U settles ties: the ranks are independent and uniform
+    then, exactly, with whatever number of bins. More bins tell finer changes apart. A round costs O(bins).
 
     Parameters
     ----------

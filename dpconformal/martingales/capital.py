@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from dpconformal.checks import Numbers
 from dpconformal.inputs import as_levels, check_not_batched
+from dpconformal.learner import State
 
 
 class Capital(NamedTuple):
@@ -18,17 +19,23 @@ class Capital(NamedTuple):
 
     Attributes
     ----------
-    log_capitals : Array, shape (jumpers, bets)
-        Logarithm of the capital on each bet of each jumper; they sum to 1 at first. NaN once a bad number was met inside
-        ``jit``.
+    log_capitals : Array, shape (jumpers,)
+        Logarithm of each jumper's capital; at first these sum to 1. NaN once a bad number was met inside ``jit``.
+    rests : Array, shape (jumpers,)
+        What rounding took from these logarithms, to be added in the next round: over a million rounds of float32 it
+        would come to more than the rest.
+    shares : Array, shape (jumpers, bets)
+        How each jumper's capital is divided among its bets.
     """
 
-    log_capitals: Float[Array, "*B J K"]  # (jumpers, bets)
+    log_capitals: Float[Array, "*B J"]  # (jumpers,)
+    rests: Float[Array, "*B J"]  # (jumpers,)
+    shares: Float[Array, "*B J K"]  # (jumpers, bets)
 
     @property
     def log_capital(self) -> Float[Array, "*B"]:
         """Logarithm of the whole capital."""
-        return logsumexp(self.log_capitals, axis=(-2, -1))
+        return logsumexp(self.log_capitals, axis=-1)
 
 
 @runtime_checkable
@@ -49,15 +56,16 @@ class Martingale(Protocol):
         ...
 
     def funded(self, state: Capital) -> Capital:
-        """Return the capital with one more unit, spread over the bets as at first."""
+        """Return the capital with one more unit, divided as at first."""
         ...
 
 
 class Bets:
     """
-    A martingale by its bets: how capital is spread over them, which share jumps, and what each pays.
+    A martingale by its bets: how capital is divided among them, which share jumps, and what each pays.
 
-    A martingale says that (``jumps``, ``shares``, ``log_bets``) by pure functions; the checks and the sums are done here.
+    A martingale says that (``weights``, ``jumps``, ``division``, ``bets``) by pure functions; the checks and the sums
+    are done here.
     """
 
     def init(self, dtype: Any = None) -> Capital:
@@ -65,29 +73,33 @@ class Bets:
         check_not_batched(self)
         return _begun(self, np.dtype(dtype or jnp.result_type(float)))
 
-    def observe(self, state: Capital, p: Numbers) -> Capital:
+    def observe(self, state: State, p: Numbers) -> Capital:
         """Return the capital after a bet on one more number."""
         check_capital(self, state)
-        number = as_levels(p, state.log_capitals.dtype, "p")
+        number = as_levels(p, state.shares.dtype, "p")
         if number.ndim:
             raise ValueError(f"p has shape {number.shape}: observe takes one number; use run for many, or jax.vmap")
         return _observed(self, state, number)
 
     def funded(self, state: Capital) -> Capital:
-        """Return the capital with one more unit, spread over the bets as at first."""
+        """Return the capital with one more unit, divided as at first."""
         check_capital(self, state)
         return _funded(self, state)
 
+    def weights(self, dtype: Any) -> Float[Array, " J"]:
+        """Return the share of each jumper in fresh capital."""
+        raise NotImplementedError
+
     def jumps(self, dtype: Any) -> Float[Array, " J"]:
-        """Return the share of each jumper's capital that is spread anew before each round."""
+        """Return the share of each jumper's capital that is divided anew before each round."""
         raise NotImplementedError
 
-    def shares(self, dtype: Any) -> Float[Array, " K"]:
-        """Return the share of each bet in fresh capital."""
+    def division(self, dtype: Any) -> Float[Array, " K"]:
+        """Return the share of each bet in what is divided anew."""
         raise NotImplementedError
 
-    def log_bets(self, p: Float[Array, ""]) -> Float[Array, " K"]:
-        """Return the logarithm of what each bet pays for a unit; over p in [0, 1], each pays 1 on average."""
+    def bets(self, p: Float[Array, ""]) -> Float[Array, "#J K"]:
+        """Return what each bet pays for a unit; over p in [0, 1], each pays 1 on average."""
         raise NotImplementedError
 
 
@@ -112,29 +124,37 @@ def check_capital(martingale: Any, state: Any, batch: tuple[int, ...] = ()) -> N
     name = type(martingale).__name__
     if not isinstance(state, Capital):
         raise ValueError(f"state is a {type(state).__name__}: {name} carries on from a Capital, such as its init()")
-    wanted = (*batch, *jax.eval_shape(martingale.init).log_capitals.shape)
-    found = jnp.shape(state.log_capitals)
+    wanted = (*batch, *jax.eval_shape(martingale.init).shares.shape)
+    found = jnp.shape(state.shares)
     if found != wanted:
         remedy = "; use run for many sequences, or jax.vmap" if not batch and found[-2:] == wanted[-2:] else ""
-        raise ValueError(f"state.log_capitals has shape {found}: this {name} has {wanted}{remedy}")
+        raise ValueError(f"state.shares has shape {found}: this {name} has {wanted}{remedy}")
 
 
 @jax.jit(static_argnames="dtype")
 def _begun(martingale: Any, dtype: Any) -> Capital:
-    jumpers, shares = martingale.jumps(dtype).shape[0], martingale.shares(dtype)
-    return Capital(jnp.broadcast_to(jnp.log(shares / jumpers)[None], (jumpers, shares.shape[0])))
+    weights, division = martingale.weights(dtype), martingale.division(dtype)
+    shares = jnp.broadcast_to(division[None], weights.shape + division.shape)
+    return Capital(jnp.log(weights), jnp.zeros_like(weights), shares)
 
 
 @jax.jit
 def _funded(martingale: Any, state: Capital) -> Capital:
-    fresh = _begun(martingale, np.dtype(state.log_capitals.dtype))
-    return Capital(jnp.logaddexp(state.log_capitals, fresh.log_capitals))
+    fresh = _begun(martingale, np.dtype(state.shares.dtype))
+    log_capitals = jnp.logaddexp(state.log_capitals, fresh.log_capitals)
+    old, new = (jnp.exp(part.log_capitals - log_capitals)[:, None] for part in (state, fresh))
+    return Capital(log_capitals, jnp.zeros_like(state.rests), old * state.shares + new * fresh.shares)
 
 
 @jax.jit
 def _observed(martingale: Any, state: Capital, p: Float[Array, ""]) -> Capital:
-    own = state.log_capitals
-    jumps, shares = martingale.jumps(own.dtype)[:, None], martingale.shares(own.dtype)[None]
+    dtype = state.shares.dtype
+    jumps, division = martingale.jumps(dtype)[:, None], martingale.division(dtype)[None]
     # Capital moves before the bet, so what is bet depends on the past alone.
-    spread = logsumexp(own, axis=-1, keepdims=True) + jnp.log(jumps) + jnp.log(shares)
-    return Capital(jnp.logaddexp(own + jnp.log1p(-jumps), spread) + martingale.log_bets(p)[None])
+    paid = ((1 - jumps) * state.shares + jumps * division) * martingale.bets(p)
+    growth = jnp.sum(paid, axis=-1)
+    # Added as by Kahan.
+    step = jnp.log(growth) + state.rests
+    log_capitals = state.log_capitals + step
+    rests = jnp.where(jnp.isneginf(state.log_capitals), 0, step - (log_capitals - state.log_capitals))
+    return Capital(log_capitals, rests, paid / growth[:, None])

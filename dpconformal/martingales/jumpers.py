@@ -16,15 +16,20 @@ class _HalfBets(Bets):
 
     spread: bool
 
-    def shares(self, dtype: Any) -> Float[Array, " K"]:
+    def weights(self, dtype: Any) -> Float[Array, " J"]:
+        """Return equal shares."""
+        jumps = self.jumps(dtype)
+        return jnp.full_like(jumps, 1 / jumps.shape[0])
+
+    def division(self, dtype: Any) -> Float[Array, " K"]:
         """Return equal shares."""
         count = 5 if self.spread else 3
         return jnp.full(count, 1 / count, dtype)
 
-    def log_bets(self, p: Float[Array, ""]) -> Float[Array, " K"]:
-        """Return log(1 + ε(p − ½)) for ε = 0, 1, −1, and the same for abs(2p − 1), which is uniform if p is."""
+    def bets(self, p: Float[Array, ""]) -> Float[Array, "#J K"]:
+        """Return 1 + ε(p − ½) for ε = 0, 1, −1, and the same for abs(2p − 1), which is uniform if p is."""
         high, outer = p - 0.5, jnp.abs(2 * p - 1) - 0.5
-        return jnp.log1p(jnp.stack([0 * p, high, -high, *([outer, -outer] if self.spread else [])]))
+        return 1 + jnp.stack([0 * p, high, -high, *([outer, -outer] if self.spread else [])])[None]
 
 
 @register(static=("spread",))
@@ -33,16 +38,16 @@ class SimpleJumper(_HalfBets):
     """
     The simple jumper of Vovk: a third of the capital bets on each of 1, 1 + (p − ½) and 1 − (p − ½).
 
-    Before each round a share of the capital is spread evenly over the bets anew, so that what pays now need not have paid
-    before.
+    Before each round a share of the capital is divided evenly among the bets anew, so that what pays now need not have
+    paid before.
 
     Parameters
     ----------
     rate : float
-        That share, in [0, 1]. About one over the rounds for which a bet keeps paying.
+        That share, in (0, 1]. About one over the rounds for which a bet keeps paying.
     spread : bool
-        Whether to bet on abs(2p − 1) as well: a change of spread that leaves the middle where it was moves p outwards on
-        both sides, and the first three bets do not see it.
+        Whether to bet on abs(2p − 1) as well: a change of spread that leaves the middle where it was moves p outwards
+        on both sides, and the first three bets do not see it.
 
     References
     ----------
@@ -63,12 +68,12 @@ class SimpleJumper(_HalfBets):
     spread: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", number("SimpleJumper.rate", self.rate, 0.0, 1.0))
+        object.__setattr__(self, "rate", number("SimpleJumper.rate", self.rate, 0.0, 1.0, open_low=True))
         _check_flag("SimpleJumper.spread", self.spread)
 
     def jumps(self, dtype: Any) -> Float[Array, " J"]:
         """Return the one rate."""
-        return jnp.asarray(self.rate, dtype)[None]
+        return _rates([self.rate], dtype)
 
 
 @register(static=("spread",))
@@ -83,7 +88,7 @@ class Composite(_HalfBets):
     Parameters
     ----------
     rates : sequence of float, shape (J,)
-        The rates, each in [0, 1].
+        The rates, each in (0, 1].
     spread : bool
         Whether to bet on abs(2p − 1) as well, see :class:`SimpleJumper`. By default it does: a shift is seen a tenth
         later, a change of spread is seen at all.
@@ -105,17 +110,23 @@ class Composite(_HalfBets):
     spread: bool = True
 
     def __post_init__(self) -> None:
-        rates = tuple(number(f"Composite.rates[{i}]", rate, 0.0, 1.0) for i, rate in enumerate(_several(self.rates)))
-        object.__setattr__(self, "rates", rates)
+        named = ((f"Composite.rates[{i}]", rate) for i, rate in enumerate(_several(self.rates)))
+        object.__setattr__(self, "rates", tuple(number(name, rate, 0.0, 1.0, open_low=True) for name, rate in named))
         _check_flag("Composite.spread", self.spread)
 
     def jumps(self, dtype: Any) -> Float[Array, " J"]:
         """Return the rates."""
-        return jnp.stack([jnp.asarray(rate, dtype) for rate in self.rates])
+        return _rates(self.rates, dtype)
+
+
+def _rates(rates: Any, dtype: Any) -> Float[Array, " J"]:
+    """Return the rates as an array; NaN for traced ones out of range, which nobody could check."""
+    found = jnp.stack([jnp.asarray(rate, dtype) for rate in rates])
+    return jnp.where((found >= 0) & (found <= 1), found, jnp.nan)
 
 
 def _several(rates: Any) -> list[Any]:
-    if not isinstance(rates, (tuple, list)) and getattr(rates, "ndim", 0) != 1 or not len(rates):
+    if not (isinstance(rates, (tuple, list)) or getattr(rates, "ndim", 0) == 1) or not len(rates):
         raise ValueError(f"Composite.rates = {rates!r}: pass one rate or more, such as (0.1, 0.01)")
     return list(rates)
 

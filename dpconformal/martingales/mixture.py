@@ -20,9 +20,9 @@ class Mixture(Bets):
     """
     The simple mixture of Vovk, Nouretdinov and Gammerman: the mean of ∏ ε·p^(ε − 1) over ε in (0, 1).
 
-    The mean is taken by the nodes and weights of Gauss and Legendre. A finite mixture is a martingale in its own right, so
-    nothing is lost to the quadrature but a little power. Nothing jumps: capital stays where it was put at first, so that a
-    change after a long calm is seen late.
+    The mean is taken by the nodes and weights of Gauss and Legendre. A finite mixture is a martingale in its own
+    right, so nothing is lost to the quadrature but a little power. Nothing jumps: capital stays where it was put at
+    first, so that a change after a long calm is seen late.
 
     The bet ε·p^(ε − 1) is infinite at p = 0, a number that chance does not draw and rounding does. So the bet is level
     below ``floor``, and scaled by 1/(1 − (1 − ε)·floor^ε) such that it is fair exactly.
@@ -32,8 +32,8 @@ class Mixture(Bets):
     nodes : int
         Exponents ε.
     side : {"both", "low", "high"}
-        Whether small p pay, as in the literature, or large p, which are large scores; by default half of the capital is on
-        each side.
+        Whether small p pay, as in the literature, or large p, which are large scores; by default half of the capital is
+        on each side.
     floor : float
         In (0, 1). Below it p is not told apart.
 
@@ -64,28 +64,32 @@ class Mixture(Bets):
     def init(self, dtype: Any = None) -> Capital:
         """Return a capital of 1."""
         state = super().init(dtype)
-        own = state.log_capitals.dtype
+        own = state.shares.dtype
         if not is_traced(self.floor) and self.floor < jnp.finfo(own).tiny:
             raise ValueError(f"Mixture.floor = {self.floor:g}: too small for {own}; at least {jnp.finfo(own).tiny:.3g}")
         return state
 
-    def jumps(self, dtype: Any) -> Float[Array, " J"]:
-        """Return a rate of 0."""
-        return jnp.zeros(1, dtype)
-
-    def shares(self, dtype: Any) -> Float[Array, " K"]:
+    def weights(self, dtype: Any) -> Float[Array, " J"]:
         """Return the weights of the quadrature."""
         weights = _legendre(self.nodes)[1]
         return jnp.asarray(np.tile(weights, 2) / 2 if self.side == "both" else weights, dtype)
 
-    def log_bets(self, p: Float[Array, ""]) -> Float[Array, " K"]:
-        """Return the logarithm of each power bet."""
+    def jumps(self, dtype: Any) -> Float[Array, " J"]:
+        """Return a rate of 0 for each exponent, which is a jumper of one bet."""
+        return jnp.zeros_like(self.weights(dtype))
+
+    def division(self, dtype: Any) -> Float[Array, " K"]:
+        """Return all for the one bet."""
+        return jnp.ones(1, dtype)
+
+    def bets(self, p: Float[Array, ""]) -> Float[Array, "J 1"]:
+        """Return what each power bet pays."""
         power = jnp.asarray(_legendre(self.nodes)[0], p.dtype)
         floor = jnp.asarray(self.floor, p.dtype)
         floor = jnp.where((floor > 0) & (floor < 1), floor, jnp.nan)  # a traced one that nobody could check
-        scale = jnp.log(power) - jnp.log1p((power - 1) * floor**power)
+        scale = power / (1 + (power - 1) * floor**power)
         sides = {"low": [p], "high": [1 - p], "both": [p, 1 - p]}[self.side]
-        return jnp.concatenate([scale + (power - 1) * jnp.log(jnp.maximum(q, floor)) for q in sides])
+        return jnp.concatenate([scale * jnp.maximum(q, floor) ** (power - 1) for q in sides])[:, None]
 
 
 def _legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:

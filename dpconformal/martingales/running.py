@@ -71,8 +71,8 @@ def run(martingale: Martingale, p: Numbers, state: Capital | None = None) -> Pat
         state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
     else:
         check_capital(martingale, state, batch)
-        dtype = np.result_type(numbers.dtype, state.log_capitals.dtype)
-        numbers, state = numbers.astype(dtype), Capital(jnp.asarray(state.log_capitals).astype(dtype))
+        dtype = np.result_type(numbers.dtype, state.shares.dtype)
+        numbers, state = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(dtype), (numbers, state))
     return Path(*scanned(_bet, martingale, state, numbers))
 
 
