@@ -211,10 +211,9 @@ def test_diagnose_tells_iid_from_drift(run, tmp_path):
     pd.DataFrame({"s": np.repeat(["a", "b"], 300), "score": np.tile(np.sort(SCORES), 2)}).to_csv("sorted.csv")
     code, out, _ = run("diagnose", "sorted.csv", "--column", "score", "--batch", "s", "--levels", "0.9")
     assert re.findall(r"iid: ranks uniform\? +(yes|no)", out) == ["no", "no"]
-    assert re.findall(r"iid: at all times\? +(yes|no) +capital 1e\d+ at most; 100 reached in +round \d+", out) == [
-        "no",
-        "no",
-    ]
+    bets = re.findall(r"iid: at all times\? +(yes|no) +capital up to 1e(\d+); alarm in round (\d+) ", out)
+    assert len(bets) == 2
+    assert all(answer == "no" and int(power) > 10 and int(when) < 100 for answer, power, when in bets)
     assert out.index("series a") < out.index("series b")
     table = pd.read_csv("results/diagnose/diagnose.csv")
     assert list(table["series"]) == ["a"] * 6 + ["b"] * 6

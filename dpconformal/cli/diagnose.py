@@ -98,8 +98,9 @@ def diagnose(
         files = sorted(file.name for file in folder.iterdir())
     console.print(
         "[bold]iid[/bold]: ranks among the past are uniform if the scores are exchangeable, whatever their "
-        "distribution. Who bets on them then is unlikely to grow rich at any time: the capital, 1 at first, ever reaches "
-        f"{_ALARM:g} with a chance of {_SUSPICIOUS:g} at most. [bold]misses[/bold]: pure chance if they neither cluster nor avoid each other.",
+        "distribution. Then who bets on them is unlikely to grow rich, at any time: a capital of 1 ever becomes "
+        f"{_ALARM:g} with a chance of {_SUSPICIOUS:g} at most. "
+        "[bold]misses[/bold]: pure chance if they neither cluster nor avoid each other.",
         highlight=False,
     )
     if any(row.answer == "too often" for rows in answers.values() for row in rows):
