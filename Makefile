@@ -80,6 +80,7 @@ docs: $(VENV)/.docs-ready
 pictures: $(VENV)/.ready
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/bayesian_pictures.py
+	$(BIN)/python docs/exchangeability_pictures.py
 	$(BIN)/python docs/theory_pictures.py
 	$(BIN)/python docs/screens.py
 

@@ -598,3 +598,51 @@ def delayed_bound(rounds, level, delay, weight, concentration):
         total += min(steepest, steepest**2 / (2 * concentration(t)))
         total += late_loss_bound(t, max(t - 1 - delay, 0), level, weight)
     return total
+def half_bets(p, spread):
+    """What a jumper's bets pay for p: on nothing, on high and low numbers, and on outer and inner ones."""
+    outer = abs(2 * p - 1)
+    pays = [1.0, 1 + (p - 0.5), 1 - (p - 0.5)]
+    return [*pays, 1 + (outer - 0.5), 1 - (outer - 0.5)] if spread else pays
+
+
+def jumper_capital(p, rate, spread):
+    """Capital of the simple jumper after each round, from its definition."""
+    own = [1 / len(half_bets(0.5, spread))] * len(half_bets(0.5, spread))
+    path = []
+    for number in p:
+        whole = sum(own)
+        own = [(1 - rate) * part + rate * whole / len(own) for part in own]
+        own = [part * pay for part, pay in zip(own, half_bets(number, spread), strict=True)]
+        path.append(sum(own))
+    return np.array(path)
+
+
+def mixture_capital(p, nodes, side, floor):
+    """Logarithm of the capital of the mixture of power bets: sums of logarithms, then their weighted mean."""
+    place, weight = special.roots_legendre(nodes)
+    sides = {"low": [p], "high": [1 - p], "both": [p, 1 - p]}[side]
+    paths = []
+    for numbers in sides:
+        for x, w in zip(place, weight, strict=True):
+            power = (x + 1) / 2
+            # Level up to the floor, then the power: what it would pay on average if it were not scaled.
+            mean = power * floor**power + (1 - floor**power)
+            pays = np.log(power / mean) + (power - 1) * np.log(np.maximum(numbers, floor))
+            paths.append(np.log(w / 2 / len(sides)) + np.cumsum(pays))
+    return special.logsumexp(paths, axis=0)
+
+
+def gamblers_since_each_round(p, rates, spread):
+    """Statistic of Shiryaev and Roberts: what gamblers own who began in each of the rounds, added up."""
+    total = np.zeros(len(p))
+    for start in range(len(p)):
+        total[start:] += np.mean([jumper_capital(p[start:], rate, spread) for rate in rates], axis=0)
+    return total
+
+
+def binned_rank(before, score, coin, bins, low, high):
+    """Smoothed rank of a score among those before it, compared by their bins."""
+    edges = [low + k * (high - low) / bins for k in range(1, bins)]
+    place = [sum(edge <= x for edge in edges) for x in [*before, score]]
+    less, equal = sum(k < place[-1] for k in place[:-1]), sum(k == place[-1] for k in place[:-1])
+    return (less + coin * (equal + 1)) / (len(before) + 1)

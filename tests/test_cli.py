@@ -200,19 +200,23 @@ def test_diagnose_tells_iid_from_drift(run, tmp_path):
     code, out, err = run("diagnose", "scores.csv", "--levels", "0.9", "--concentration", "1")
     assert (code, err) == (0, "")
     answers = re.findall(r"\? +(yes|no|too often|cannot say) ", out)
-    assert answers == ["yes"] * 5
+    assert answers == ["yes"] * 6
     assert {file.name for file in (tmp_path / "results" / "diagnose").iterdir()} == {
         "diagnose.csv",
         "ranks.png",
         "coverage.png",
+        "martingale.png",
         "rolling.png",
     }
     pd.DataFrame({"s": np.repeat(["a", "b"], 300), "score": np.tile(np.sort(SCORES), 2)}).to_csv("sorted.csv")
     code, out, _ = run("diagnose", "sorted.csv", "--column", "score", "--batch", "s", "--levels", "0.9")
     assert re.findall(r"iid: ranks uniform\? +(yes|no)", out) == ["no", "no"]
+    bets = re.findall(r"iid: at all times\? +(yes|no) +capital up to 1e(\d+); alarm in round (\d+) ", out)
+    assert len(bets) == 2
+    assert all(answer == "no" and int(power) > 10 and int(when) < 100 for answer, power, when in bets)
     assert out.index("series a") < out.index("series b")
     table = pd.read_csv("results/diagnose/diagnose.csv")
-    assert list(table["series"]) == ["a"] * 5 + ["b"] * 5
+    assert list(table["series"]) == ["a"] * 6 + ["b"] * 6
     code, out, _ = run("diagnose", "scores.csv", "--levels", "0.9", "--prior", "beta:50,1")
     assert re.search(r"often enough\? +too often", out)
     assert "try --prior histogram:OLD_SCORES" in out.replace("\n", " ")

@@ -23,9 +23,9 @@ from dpconformal.diagnostics import (
     uniformity,
 )
 from dpconformal.diagnostics.bands import band_level, simultaneous_coverage
-from dpconformal.diagnostics.ranks import arrival_ranks
 from dpconformal.diagnostics.windows import window_band
 from dpconformal.dirichlet import Posterior
+from dpconformal.ranks import arrival_ranks
 
 SCORES = np.random.default_rng(0).beta(2, 5, 600)
 LEVELS = [0.5, 0.8, 0.9]

@@ -20,6 +20,7 @@ from dpconformal.tables import table
 
 _LAGS = 10
 _SUSPICIOUS = 0.01  # a p-value below this is worth a word
+_ALARM = 1 / _SUSPICIOUS  # and so is a capital above this
 _SHOWN = 10  # series in the terminal
 _COLOURS = {
     "yes": "[green]yes[/green]",
@@ -82,10 +83,10 @@ def diagnose(
         for name in track(list(runs), "asking"):
             run = runs[name]
             width = max(_LAGS, run.scores.shape[0] // 10) if rolling is None else rolling
-            ranks = dpc.diagnostics.smoothed_ranks(np.asarray(run.scores), seed)
-            answers[name] = _questions(run, ranks, width)
+            bets = dpc.martingales.exchangeability(np.asarray(run.scores), threshold=_ALARM, seed=seed)
+            answers[name] = _questions(run, bets, width)
             if len(answers) == 1:
-                _pictures(run, ranks, width, folder)
+                _pictures(run, bets, width, folder)
         for name in list(answers)[:_SHOWN]:
             which = f", series {name}" if name else ""
             title = f"{Path(recorded.source).name}{which}: {runs[name].scores.shape[0]:,} scores; coverage of {learner}"
@@ -97,7 +98,9 @@ def diagnose(
         files = sorted(file.name for file in folder.iterdir())
     console.print(
         "[bold]iid[/bold]: ranks among the past are uniform if the scores are exchangeable, whatever their "
-        "distribution. [bold]misses[/bold]: pure chance if they neither cluster nor avoid each other.",
+        "distribution. Then who bets on them is unlikely to grow rich, at any time: a capital of 1 ever becomes "
+        f"{_ALARM:g} with a chance of {_SUSPICIOUS:g} at most. "
+        "[bold]misses[/bold]: pure chance if they neither cluster nor avoid each other.",
         highlight=False,
     )
     if any(row.answer == "too often" for rows in answers.values() for row in rows):
@@ -110,12 +113,13 @@ def diagnose(
     console.print(f"written to {out}/: {', '.join(files)}{where}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _questions(run: dpc.Replay, ranks: np.ndarray, window: int) -> list[Answer]:
-    uniform = dpc.diagnostics.uniformity(ranks)
-    order = float(ljung_box(ranks[:, None], _LAGS)[1][0])
+def _questions(run: dpc.Replay, bets: dpc.martingales.Exchangeability, window: int) -> list[Answer]:
+    uniform = dpc.diagnostics.uniformity(bets.ranks)
+    order = float(ljung_box(bets.ranks[:, None], _LAGS)[1][0])
     rows = [
         Answer("iid: ranks uniform?", _answer(uniform.inside), _chance(uniform.p_value)),
         Answer("iid: ranks without memory?", _answer(order >= _SUSPICIOUS), f"{_chance(order)} over {_LAGS} lags"),
+        Answer("iid: at all times?", _answer(not bets.alarm), _gain(bets)),
     ]
     curve, band = dpc.diagnostics.coverage_curve(run), dpc.diagnostics.rolling_band(run, window)
     misses = dpc.diagnostics.miss_dependence(run, _LAGS)
@@ -148,9 +152,18 @@ def _chance(p: float) -> str:
     return "p < 1e-16" if p < 1e-16 else f"p = {p:.2g}"
 
 
-def _pictures(run: dpc.Replay, ranks: np.ndarray, window: int, folder: Path) -> None:
+def _gain(bets: dpc.martingales.Exchangeability) -> str:
+    """Tell how rich the gambler against exchangeability became, and since when."""
+    most = float(bets.log_maximum[-1] / np.log(10))
+    largest = f"1e{most:.0f}" if most >= 4 else f"{10**most:.3g}"
+    when = f"alarm in round {bets.alarm:,}" if bets.alarm else f"an alarm is {_ALARM:g}"
+    return f"capital up to {largest}; {when}"
+
+
+def _pictures(run: dpc.Replay, bets: dpc.martingales.Exchangeability, window: int, folder: Path) -> None:
     drawn: dict[str, Any] = {
-        "ranks.png": dpc.diagnostics.plot_uniformity(ranks),
+        "ranks.png": dpc.diagnostics.plot_uniformity(bets.ranks),
+        "martingale.png": dpc.diagnostics.plot_martingale(bets),
         "coverage.png": dpc.diagnostics.plot_coverage(run),
         "rolling.png": dpc.diagnostics.plot_rolling(run, window),
     }

@@ -7,13 +7,14 @@ from dpconformal.diagnostics.compare import compare
 from dpconformal.diagnostics.coverage import coverage_curve, rolling_band
 from dpconformal.diagnostics.datatree import from_datatree, to_datatree
 from dpconformal.diagnostics.dependence import miss_dependence
+from dpconformal.diagnostics.martingale_picture import plot_martingale
 from dpconformal.diagnostics.mcmc import summary
 from dpconformal.diagnostics.pictures import plot_coverage, plot_rolling, plot_uniformity
 from dpconformal.diagnostics.posterior_picture import plot_posterior
-from dpconformal.diagnostics.ranks import smoothed_ranks
 from dpconformal.diagnostics.sbc import Sbc, sbc
 from dpconformal.diagnostics.study_pictures import plot_calibration, plot_compare, plot_sbc
 from dpconformal.diagnostics.uniformity import Uniformity, randomised_pit, uniformity
+from dpconformal.ranks import smoothed_ranks
 
 __all__ = [
     "Sbc",
@@ -29,6 +30,7 @@ __all__ = [
     "plot_compare",
     "plot_coverage",
     "plot_ecdf_pit",
+    "plot_martingale",
     "plot_posterior",
     "plot_rolling",
     "plot_sbc",

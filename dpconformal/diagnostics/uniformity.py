@@ -112,7 +112,7 @@ def randomised_pit(run: Replay, seed: int = 0) -> np.ndarray:
 
     Uniform if the belief of each round is the truth. That is a claim about the prior as well as the scores: a belief
     that is still learning has PITs that are near uniform only. What iid scores must have, whatever the prior, is
-    uniform :func:`dpconformal.diagnostics.ranks.smoothed_ranks`.
+    uniform :func:`dpconformal.diagnostics.smoothed_ranks`.
 
     Parameters
     ----------

@@ -1,0 +1,202 @@
+"""An alarm for changes that goes off again and again, with a known rate of false alarms."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from dpconformal.checks import Numbers, Scalar, number
+from dpconformal.counting import room_to_count
+from dpconformal.inputs import as_score, as_scores
+from dpconformal.learner import State
+from dpconformal.martingales.binned_ranks import BinnedRanks, RankedBins
+from dpconformal.martingales.capital import Capital, Martingale, check_capital
+from dpconformal.martingales.jumpers import Composite
+from dpconformal.martingales.running import scanned
+from dpconformal.pytree import register
+
+
+class Watch(NamedTuple):
+    """
+    What a :class:`ChangeAlarm` remembers.
+
+    Attributes
+    ----------
+    ranks : RankedBins
+        Scores since the last alarm, in bins.
+    capital : Capital
+        Of a gambler who is given one unit in each round.
+    alarm : Array of bool, shape ()
+        Whether the alarm went off at the last score.
+    alarms : Array, shape ()
+        How often it has.
+    """
+
+    ranks: RankedBins
+    capital: Capital
+    alarm: Bool[Array, "*B"]  # ()
+    alarms: Int[Array, "*B"]  # ()
+
+    @property
+    def log_statistic(self) -> Float[Array, "*B"]:
+        """Logarithm of the statistic of Shiryaev and Roberts, which sets off the alarm."""
+        return self.capital.log_capital
+
+
+class Watched(NamedTuple):
+    """
+    What :func:`watch` returns.
+
+    Attributes
+    ----------
+    log_statistic : Array, shape (..., T)
+        Logarithm of the statistic after each round.
+    alarm : Array of bool, shape (..., T)
+        Whether the alarm went off.
+    state : Watch
+        To carry on from.
+    """
+
+    log_statistic: Float[Array, "*B T"]  # (..., T)
+    alarm: Bool[Array, "*B T"]  # (..., T)
+    state: Watch
+
+
+@register()
+@dataclass(frozen=True)
+class ChangeAlarm:
+    """
+    Tell when scores change, again and again.
+
+    Its statistic is that of Shiryaev and Roberts: the sum, over all rounds so far, of the capital of a gambler who
+    began in that round. So it is what a gambler owns who is given one unit before each round. The alarm goes off when
+    that reaches ``threshold``; before the next score everything starts anew, the ranks too.
+
+    Guarantee: while the scores are exchangeable, N rounds have N/threshold false alarms at most in expectation, and
+    from one to the next ``threshold`` rounds pass at least in expectation.
+
+    Parameters
+    ----------
+    martingale : Martingale
+        The gambler.
+    threshold : float
+        Above 1.
+    ranks : BinnedRanks
+        How scores are ranked; it knows their ends.
+
+    References
+    ----------
+    Vovk, Petej, Nouretdinov, Ahlberg, Carlsson and Gammerman (2021), Retrain or not retrain: conformal test martingales
+    for change-point detection. There one gambler's growth is accumulated; here each round has a gambler of its own,
+    whose bets owe nothing to the time before it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> alarm = ChangeAlarm(threshold=1000.0)
+    >>> state = alarm.init()
+    >>> for score in np.concatenate([rng.beta(2, 5, 200), rng.beta(5, 2, 20)]):
+    ...     state = alarm.observe(state, score)
+    ...     if state.alarm:
+    ...         break
+    >>> state.alarms, bool(200 < state.ranks.seen < 220)
+    (Array(1, dtype=int32), True)
+    """
+
+    martingale: Any = Composite()
+    threshold: Scalar = 1000.0
+    ranks: Any = BinnedRanks()
+
+    def __post_init__(self) -> None:
+        threshold = number("ChangeAlarm.threshold", self.threshold, 1.0, open_low=True)
+        object.__setattr__(self, "threshold", threshold)
+        for name, kind in (("martingale", Martingale), ("ranks", BinnedRanks)):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"ChangeAlarm.{name} = {getattr(self, name)!r}: pass a {kind.__name__}")
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the interval that holds every score."""
+        return self.ranks.support
+
+    def init(self, dtype: Any = None, seed: Any = None) -> Watch:
+        """Return the state before any score; with a seed for the coins where one is given."""
+        ranks = self.ranks.init(dtype, seed)
+        nothing = _nothing(self.martingale.init(ranks.coin.dtype))
+        return Watch(ranks, nothing, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+
+    def observe(self, state: State, score: Numbers) -> Watch:
+        """Return the state after one more score; ``state.alarm`` tells whether it set off the alarm."""
+        if not isinstance(state, Watch):
+            raise ValueError(f"state is a {type(state).__name__}: ChangeAlarm carries on from a Watch, from its init()")
+        check_capital(self.martingale, state.capital)
+        state = state._replace(ranks=room_to_count(state.ranks, 1))
+        return _observed(self, state, as_score(score, self.support).astype(state.ranks.coin.dtype))
+
+
+def watch(alarm: ChangeAlarm, scores: Numbers, state: Watch | None = None) -> Watched:
+    """
+    Watch a whole sequence, or a batch of them.
+
+    Parameters
+    ----------
+    alarm : ChangeAlarm
+        The alarm.
+    scores : array_like, shape (..., T)
+        Scores in time order, within ``alarm.support``.
+    state : Watch, optional
+        The ``state`` of an earlier call, with the same leading axes. By default a fresh one, whose coins all sequences
+        of a batch share.
+
+    Returns
+    -------
+    Watched
+        The statistic and the alarms, round by round.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> scores = np.concatenate([rng.beta(2, 5, 500), rng.beta(4, 4, 500), rng.beta(2, 5, 500)])
+    >>> found = watch(ChangeAlarm(threshold=1e4), scores)
+    >>> (np.flatnonzero(found.alarm) + 1) // 50 * 50  # to the last 50
+    array([ 500, 1000])
+    """
+    values = as_scores(scores, alarm.support)
+    if not values.ndim:
+        raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
+    batch, rounds = values.shape[:-1], values.shape[-1]
+    if state is None:
+        fresh = alarm.init(values.dtype)
+        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
+    else:
+        check_capital(alarm.martingale, state.capital, batch)
+        values = values.astype(np.dtype(state.ranks.coin.dtype))
+    state = state._replace(ranks=room_to_count(state.ranks, rounds))
+    (statistic, rung), end = scanned(_round, alarm, state, values)
+    return Watched(statistic, rung, end)
+
+
+def _nothing(state: Capital) -> Capital:
+    return state._replace(log_capitals=jnp.full_like(state.log_capitals, -jnp.inf), rests=jnp.zeros_like(state.rests))
+
+
+def _round(alarm: Any, state: Watch, score: Float[Array, ""]) -> tuple[Watch, tuple[Array, Array]]:
+    after = _observed(alarm, state, score)
+    return after, (after.log_statistic, after.alarm)
+
+
+@jax.jit
+def _observed(alarm: Any, state: Watch, score: Float[Array, ""]) -> Watch:
+    ranks, own = jax.tree.map(
+        lambda new, old: jnp.where(state.alarm, new, old),
+        (alarm.ranks.restarted(state.ranks), _nothing(state.capital)),
+        (state.ranks, state.capital),
+    )
+    own = alarm.martingale.observe(alarm.martingale.funded(own), alarm.ranks.rank(ranks, score))
+    rung = own.log_capital >= jnp.log(jnp.asarray(alarm.threshold, score.dtype))
+    return Watch(alarm.ranks.observe(ranks, score), own, rung, state.alarms + rung.astype(state.alarms.dtype))
