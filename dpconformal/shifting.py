@@ -64,11 +64,9 @@ def arriving(learner: Any, delay: Any, own: Told, waiting: Told | None) -> Told:
     >>> arriving(dpc.Exact(), 2, Told(np.array([0.2, 0.4, 0.6])), None)[:2]
     (array([0. , 0. , 0.2]), array([False, False,  True]))
     """
-    rounds, late = own.scores.shape[-1], _column(delay)
     both = _one_after_the_other(own, waiting)
-    xp = _namespace(both, late)
-    first = both.scores.shape[-1] - rounds - late
-    return _taken(learner, both, first + xp.arange(rounds, dtype=np.int32))
+    rounds, places = own.scores.shape[-1], both.scores.shape[-1]
+    return _taken(learner, both, np.arange(places - rounds, places, dtype=np.int32), delay)
 
 
 def on_their_way(learner: Any, delay: Any, own: Told, waiting: Told | None) -> Told:
@@ -85,49 +83,52 @@ def on_their_way(learner: Any, delay: Any, own: Told, waiting: Told | None) -> T
     Told
         Of as many places as the longest delay has rounds.
     """
-    late, longest = _column(delay), int(np.max(delay, initial=0))
-    both, place = _one_after_the_other(own, waiting), np.arange(longest, dtype=np.int32)
-    found = _taken(
-        learner, both, np.broadcast_to(both.scores.shape[-1] - longest + place, (*np.shape(late)[:-1], longest))
-    )
-    return found._replace(observed=found.observed & (place >= longest - late))
+    both, longest = _one_after_the_other(own, waiting), int(np.max(delay, initial=0))
+    places = both.scores.shape[-1]
+    found = _taken(learner, both, np.arange(places - longest, places, dtype=np.int32), 0)
+    late = np.broadcast_to(delay, own.scores.shape[:-1])[..., None]
+    return _blank(learner, found, np.arange(longest) >= longest - late)
 
 
-def _column(delay: Any) -> Any:
-    return delay[..., None] if np.ndim(delay) else delay
+def _one_after_the_other(own: Told, waiting: Told | None) -> Told:
+    """Put what was on its way before the first round; what is not traced stays on the host."""
+    observed = np.ones(own.scores.shape, bool) if own.observed is None else own.observed
+    own, axis = own._replace(observed=observed), own.scores.ndim - 1
+
+    def joined(*leaves: Any) -> Any:
+        xp = _namespace(leaves)
+        return xp.concatenate([xp.asarray(leaf) for leaf in leaves], axis=axis)
+
+    return jax.tree.map(joined, *((own,) if waiting is None else (waiting, own)))
+
+
+def _taken(learner: Any, both: Told, place: np.ndarray, delay: Any) -> Told:
+    """Take for each place what stands that many places before it; there is nothing before the first."""
+    batch, places, xp = both.scores.shape[:-1], both.scores.shape[-1], _namespace(delay)
+    late = xp.asarray(delay, np.int32)
+    if late.ndim:  # a list of places for each sequence
+        late = xp.broadcast_to(late, batch)[..., None]
+    index = xp.broadcast_to(xp.asarray(place), (*late.shape[:-1], place.size)) - late
+
+    def take(leaf: Any) -> Any:
+        xp, extra = _namespace(leaf, index), leaf.shape[len(batch) + 1 :]
+        if not places:
+            return xp.zeros((*batch, place.size, *extra), leaf.dtype)
+        inside = xp.maximum(xp.asarray(index), 0)
+        if late.ndim == 0:
+            return xp.take(leaf, inside, axis=len(batch))
+        return xp.take_along_axis(leaf, inside.reshape(inside.shape + (1,) * len(extra)), axis=len(batch))
+
+    return _blank(learner, jax.tree.map(take, both), xp.broadcast_to(index >= 0, (*batch, place.size)))
+
+
+def _blank(learner: Any, told: Told, there: Any) -> Told:
+    """Leave out what is not there: for its score stands a number in the support, at which a learner may look."""
+    real, ends = told.observed & there, support_of(learner)
+    xp = _namespace(told.scores, real, ends)
+    nothing = xp.clip(xp.zeros((), told.scores.dtype), *(xp.asarray(end, told.scores.dtype) for end in ends))
+    return told._replace(scores=xp.where(real, told.scores, nothing), observed=real)
 
 
 def _namespace(*values: Any) -> Any:
     return jnp if is_traced(*values) else np
-
-
-def _one_after_the_other(own: Told, waiting: Told | None) -> Told:
-    """Put what was on its way before the first round, on the host unless something is traced."""
-    observed = np.ones(own.scores.shape, bool) if own.observed is None else own.observed
-    own = own._replace(observed=observed)
-    xp, axis = _namespace(own, waiting), own.scores.ndim - 1
-    parts = (own,) if waiting is None else (waiting, own)
-    return jax.tree.map(lambda *leaves: xp.concatenate([xp.asarray(leaf) for leaf in leaves], axis=axis), *parts)
-
-
-def _taken(learner: Any, both: Told, index: Any) -> Told:
-    """Take some places, by one list for all sequences or a list each; there is nothing before the first."""
-    xp, batch, places = _namespace(both, index), both.scores.shape[:-1], both.scores.shape[-1]
-
-    def take(leaf: Any) -> Any:
-        extra = leaf.shape[len(batch) + 1 :]
-        if not places:
-            return xp.zeros((*batch, index.shape[-1], *extra), leaf.dtype)
-        inside = xp.maximum(index, 0)
-        if index.ndim == 1:
-            return xp.take(leaf, inside, axis=len(batch))
-        inside = xp.broadcast_to(inside, (*batch, index.shape[-1]))
-        return xp.take_along_axis(leaf, inside.reshape(inside.shape + (1,) * len(extra)), axis=len(batch))
-
-    found = jax.tree.map(take, both)
-    real = found.observed & (index >= 0)
-    # A number in the support: a learner looks at it, though what it makes of it is thrown away.
-    ends = support_of(learner)
-    xp = jnp if is_traced(ends) else xp
-    nothing = xp.clip(xp.zeros((), found.scores.dtype), *(xp.asarray(end, found.scores.dtype) for end in ends))
-    return found._replace(scores=xp.where(real, found.scores, nothing), observed=real)

@@ -582,7 +582,7 @@ def late_loss_bound(t, known, level, weight):
     if tau == t:
         return 0.0
     gained = max(lam[t] - lam[tau], 0) + known * max(atom[t] - atom[tau], 0) + (t - tau) * atom[t]
-    kept = min([1.0, lam[t] / lam[tau]] + [atom[t] / atom[tau]] * (atom[tau] > 0))
+    kept = min(1.0, lam[t] / lam[tau], atom[t] / atom[tau] if atom[tau] > 0 else 1.0)
     costs = []
     for p in (level, 1 - level):
         highest, lowest = min(1, p / lam[t]), max(0, 1 - (1 - p) / lam[tau])

@@ -93,13 +93,13 @@ def bound_by_round(known: np.ndarray, levels: np.ndarray, schedule: Any, discoun
     ndarray, shape (T, A)
         For a support of width 1.
     """
-    rounds = np.arange(1, known.size + 1)
+    rounds, steepest = np.arange(1, known.size + 1), np.maximum(levels, 1 - levels)
+    weight = _constant(schedule) if discount is not None else None
     more = late_losses(known, levels, schedule, discount)
-    steepest = np.maximum(levels, 1 - levels)
     if discount is not None:
         from scipy.signal import lfilter  # slow to import
 
-        at_once = discounted_regret_bound(rounds[:, None], levels, discount, 1.0, _constant(schedule))
+        at_once = discounted_regret_bound(rounds[:, None], levels, discount, 1.0, weight)
         return at_once + lfilter([1.0], [1.0, -float(discount)], more, axis=0)
     weight = np.asarray(concentration(rounds, schedule))[:, None]
     with np.errstate(invalid="ignore"):
