@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpconformal.checks import number, whole
+from dpconformal.checks import Scalar, number, whole
 
 __all__ = ["abrupt", "alternating", "drifting", "gradual", "heavy_tailed", "iid", "seasonal"]
 
@@ -136,7 +136,7 @@ def gradual(rounds: int, seed: int = 0) -> np.ndarray:
     return np.linspace(0.2, 1, rounds) * random.beta(2, 5, rounds)
 
 
-def seasonal(rounds: int, seed: int = 0, period: float = 250.0) -> np.ndarray:
+def seasonal(rounds: int, seed: int = 0, period: Scalar = 250.0) -> np.ndarray:
     """
     Let the scale of Beta(2, 5) scores swing between 0.2 and 1.
 

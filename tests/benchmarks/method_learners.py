@@ -26,6 +26,10 @@ def uniform(low, high):
     return dpc.priors.Uniform(low, high)
 
 
+def light_prior(low, high):
+    return dpc.Exact(uniform(low, high), dpc.schedules.Constant(0.01), discount=0.99)
+
+
 def _grid(name, learner, **settings):
     return Method(name, False, lambda low, high, levels: learner(levels, low=low, high=high, **settings))
 
@@ -35,6 +39,8 @@ METHODS = (
     Method("Quantized", True, lambda low, high, levels: dpc.Quantized(256, uniform(low, high))),
     Method("Exact 0.99", True, lambda low, high, levels: dpc.Exact(uniform(low, high), discount=0.99)),
     Method("Quantized 0.99", True, lambda low, high, levels: dpc.Quantized(256, uniform(low, high), discount=0.99)),
+    # The prior with the weight of one score, as in docs/baselines.md; by default a discount gives it √(1 - β) = 0.1.
+    Method("Exact 0.99, light prior", True, lambda low, high, levels: light_prior(low, high)),
     # Further learners of ours go here, a line each.
     Method("ERM", False, lambda low, high, levels: dpc.ERM(uniform(low, high))),
     Method("SplitConformal", False, lambda low, high, levels: dpc.SplitConformal(low, high)),

@@ -6,7 +6,7 @@ from method_tables import by_cell, relative
 
 from dpconformal.canvas import FAINT, INK, OURS, pyplot
 
-_LEAST, _MOST = 1.0, 300.0  # per cent: the ends of the colours
+_LEAST, _MOST = 1.0, 100.0  # per cent: the ends of the colours
 
 
 def draw(table, ours, path):
@@ -36,12 +36,12 @@ def draw(table, ours, path):
     ax.xaxis.tick_top()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    bar = figure.colorbar(image, ax=ax, pad=0.01, aspect=40, ticks=[1, 3, 10, 30, 100, 300])
-    bar.ax.set_yticklabels(["≤ 1", "3", "10", "30", "100", "≥ 300"], fontsize=8)
+    bar = figure.colorbar(image, ax=ax, location="bottom", pad=0.01, aspect=60, shrink=0.5, ticks=[1, 3, 10, 30, 100])
+    bar.ax.set_xticklabels(["1 % or less", "3 %", "10 %", "30 %", "100 % or more"], fontsize=8)
     bar.ax.tick_params(which="both", length=0)
     bar.outline.set_edgecolor(FAINT)
     figure.suptitle(
-        "Quantile loss, per cent above the best method of the stream (bold 0); the mean over seven levels, 0.5 to 0.99\n"
+        "Quantile loss, per cent above the best method of the stream (bold 0); mean over seven levels, 0.5 to 0.99\n"
         "A dot: thresholds of different levels cross, the larger the more often",
         fontsize=10,
         x=0.01,

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 from method_measures import BY_LEVEL, LEVELS, OVERALL
 
-# Smaller is better. Width is not among them: sets that are small because they miss are no better. Nor is the mean regret
-# of windows: on one stream it is the total loss less the same constant for all, and ranks as the regret does.
+# Smaller is better. Width is not among them: sets that are small because they miss are no better. Nor is the mean
+# regret of windows: on one stream it is the total loss less the same constant for all, and ranks as the regret does.
 RANKED = (
     "regret",
     "worst window",

@@ -2,8 +2,8 @@
 Every method on every stream: regret, coverage, width, crossings, CRPS and time; ``make benchmark-methods``.
 
 Prints tables, and writes docs/methods.csv, the tables of docs/methods.md beside it, and docs/images/methods.png. With
-``--quick`` streams are short, and everything goes to results/benchmarks/methods. In float64; every seed is fixed, so that
-all but the times is the same when run again.
+``--quick`` streams are short, and everything goes to results/benchmarks/methods. In float64; every seed is fixed, so
+that all but the times is the same when run again.
 """
 
 import argparse
