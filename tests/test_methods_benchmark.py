@@ -130,11 +130,18 @@ def test_tables_have_every_cell(streams, table):
     assert ranks.shape == (size, len(method_tables.RANKED))
     np.testing.assert_allclose(ranks.mean(), (size + 1) / 2)
     assert ranks.regret.is_monotonic_increasing
-    assert not method_tables.means(table).isna().any(axis=None)
+    assert not method_tables.means(table, streams).isna().any(axis=None)
     found = method_tables.winners(table, methods.OURS, streams)
     for name in names:
         assert above.loc[found.loc[name, "least loss"], name] == 0
         assert found.loc[name, "least loss of ours"] in methods.OURS
+
+
+def test_the_largest_regret_is_that_of_the_worst_level_and_stream(streams, results, table):
+    found = method_tables.largest_regret(table, streams)
+    for method in methods.METHODS:
+        worst = max(results[one.name, method.name]["regret"].max() / np.sqrt(one.scores.size) for one in streams)
+        np.testing.assert_allclose(found[method.name], worst)
 
 
 def test_what_is_written_is_read_again(streams, table, tmp_path):

@@ -22,7 +22,7 @@ def draw(table, ours, path):
     )
     for row, column in np.ndindex(rows, columns):
         value, share = above.iat[row, column], crossings.iat[row, column]
-        ink = "white" if value > 40 else INK
+        ink = "white" if value > 14 else INK
         text = f"{value:.0f}" if value < 9999.5 else f"{value / 1000:.0f}k"
         weight = "bold" if value == 0 else "normal"
         ax.text(column, row, text, ha="center", va="center", fontsize=7.5, color=ink, weight=weight)

@@ -51,12 +51,19 @@ def ranks(table):
     return pd.DataFrame(found).sort_values("regret", kind="stable")
 
 
-def means(table):
-    """Means over the streams, in units that can be averaged; the worst stream for the loss."""
+def largest_regret(table, streams):
+    """The largest regret of any level on any stream, in units of the support, over √T: what a bound must hold."""
+    rounds = table.stream.map({s.name: s.scores.size for s in streams})
+    return (table.regret / np.sqrt(rounds))[table.level != "all"].groupby(table.method).max()
+
+
+def means(table, streams):
+    """Means over the streams, in units that can be averaged; the worst stream for loss and regret."""
     above = relative(table)
     share = {"coverage error": "coverage error", "windowed coverage error": "windowed coverage error"}
     share |= {"mean width": "width", "rounds that cross": "crossings", "thresholds outside": "outside"}
     found = {"loss above the best": above.mean(axis=1), "on the worst stream": above.max(axis=1)}
+    found |= {"largest regret / √T": largest_regret(table, streams)}
     found |= {"CRPS above the best": relative(table, "CRPS").mean(axis=1)}
     found |= {title: 100 * by_cell(table, name).mean(axis=1) for title, name in share.items()}
     found |= {"microseconds a round": by_cell(table, "microseconds").median(axis=1)}
@@ -92,7 +99,7 @@ def write(table, streams, ours, folder):
     pages = {
         "streams": described(streams),
         "ranks": ranks(table).map("{:.1f}".format),
-        "means": means(table).map("{:.1f}".format),
+        "means": means(table, streams).map("{:.1f}".format),
         "losses": relative(table).map("{:.0f}".format),
         "winners": winners(table, ours, streams),
     }

@@ -53,7 +53,7 @@ def show(console, pages):
     titles = {
         "winners": "Who wins where; windowed coverage errors in points",
         "losses": "Loss, per cent above the best method of the stream",
-        "means": "Means over the streams, in per cent; microseconds: the median",
+        "means": "Means over the streams, in per cent; of regret the largest, of microseconds the median",
         "ranks": "Mean ranks over the streams, 1 is best",
     }
     for name, title in titles.items():
