@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help demo test coverage test-core test-thorough bench bench-panels reliability lint docs pictures notebooks clean
+.PHONY: help demo test coverage test-core test-thorough bench bench-panels benchmark-methods reliability lint docs pictures notebooks clean
 
 help:
 	@echo "make demo           confidence sets for the S&P 500, all methods side by side"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-thorough  every combination of parameters, and over 10,000 random examples (hours)"
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
 	@echo "make bench-panels   panels beside a plain replay: time, memory, workers (a quarter of an hour)"
+	@echo "make benchmark-methods  every method on eighteen streams, for docs/methods.md (ten minutes)"
 	@echo "make reliability    kills, fuzzers and a billion scores (hours)"
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation site, in docs/_build/html"
@@ -68,6 +69,10 @@ bench: $(VENV)/.bench-ready
 # A quarter of an hour, and 10 GB of memory. What it printed is in docs/panels.md.
 bench-panels: $(VENV)/.ready
 	$(BIN)/python tests/benchmarks/panels.py
+
+# Ten minutes. The text of docs/methods.md speaks of what it wrote: read that again, too.
+benchmark-methods: $(VENV)/.ready
+	$(BIN)/python tests/benchmarks/methods.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

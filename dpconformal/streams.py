@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dpconformal.checks import whole
+from dpconformal.checks import Scalar, number, whole
 
-__all__ = ["alternating", "drifting", "iid"]
+__all__ = ["abrupt", "alternating", "drifting", "gradual", "heavy_tailed", "iid", "seasonal"]
 
 
 def iid(rounds: int, seed: int = 0) -> np.ndarray:
@@ -80,3 +80,115 @@ def drifting(rounds: int, seed: int = 0) -> np.ndarray:
     time = np.arange(whole("rounds", rounds, 0)) / max(rounds, 1)
     scale = 0.3 * (1 + 0.5 * np.sin(6 * np.pi * time)) * np.where(time < 2 / 3, 1, 2)
     return np.clip(scale * np.random.default_rng(whole("seed", seed, 0)).beta(2, 2, rounds), 0, 1)
+
+
+def abrupt(rounds: int, seed: int = 0) -> np.ndarray:
+    """
+    Let the scale of Beta(2, 5) scores jump after every 200 to 800 rounds, to anything from 0.2 to 1.
+
+    Parameters
+    ----------
+    rounds : int
+        T.
+    seed : int
+        Of NumPy's generator.
+
+    Returns
+    -------
+    ndarray, shape (T,)
+        Scores.
+
+    Examples
+    --------
+    >>> means = abrupt(5000).reshape(50, 100).mean(axis=1)
+    >>> bool(means.max() > 2 * means.min())
+    True
+    """
+    random, rounds = np.random.default_rng(whole("seed", seed, 0)), whole("rounds", rounds, 0)
+    jumps = np.cumsum(random.integers(200, 801, rounds // 200 + 1))
+    scale = random.uniform(0.2, 1, jumps.size + 1)[np.searchsorted(jumps, np.arange(rounds), side="right")]
+    return scale * random.beta(2, 5, rounds)
+
+
+def gradual(rounds: int, seed: int = 0) -> np.ndarray:
+    """
+    Let the scale of Beta(2, 5) scores grow steadily, from 0.2 to 1.
+
+    Parameters
+    ----------
+    rounds : int
+        T.
+    seed : int
+        Of NumPy's generator.
+
+    Returns
+    -------
+    ndarray, shape (T,)
+        Scores.
+
+    Examples
+    --------
+    >>> scores = gradual(1000)
+    >>> bool(scores[-200:].mean() > 2 * scores[:200].mean())
+    True
+    """
+    random, rounds = np.random.default_rng(whole("seed", seed, 0)), whole("rounds", rounds, 0)
+    return np.linspace(0.2, 1, rounds) * random.beta(2, 5, rounds)
+
+
+def seasonal(rounds: int, seed: int = 0, period: Scalar = 250.0) -> np.ndarray:
+    """
+    Let the scale of Beta(2, 5) scores swing between 0.2 and 1.
+
+    Parameters
+    ----------
+    rounds : int
+        T.
+    seed : int
+        Of NumPy's generator.
+    period : float
+        Rounds of a swing; a year of trading days by default.
+
+    Returns
+    -------
+    ndarray, shape (T,)
+        Scores.
+
+    Examples
+    --------
+    >>> year = seasonal(5000).reshape(20, 250).mean(axis=0)
+    >>> bool(year[50:75].mean() > 3 * year[175:200].mean())
+    True
+    """
+    random, rounds = np.random.default_rng(whole("seed", seed, 0)), whole("rounds", rounds, 0)
+    phase = np.arange(rounds) / float(number("period", period, 0.0, open_low=True))
+    return (0.6 + 0.4 * np.sin(2 * np.pi * phase)) * random.beta(2, 5, rounds)
+
+
+def heavy_tailed(rounds: int, seed: int = 0) -> np.ndarray:
+    """
+    Draw independent scores whose density falls like 1/s²: half of them below 0.01, some near 1.
+
+    They are Lomax variables of scale 0.01 and shape 1, given that they do not exceed 1.
+
+    Parameters
+    ----------
+    rounds : int
+        T.
+    seed : int
+        Of NumPy's generator.
+
+    Returns
+    -------
+    ndarray, shape (T,)
+        Scores.
+
+    Examples
+    --------
+    >>> scores = heavy_tailed(10_000)
+    >>> np.median(scores).round(2), bool(scores.max() > 0.9)
+    (np.float64(0.01), True)
+    """
+    uniform = np.random.default_rng(whole("seed", seed, 0)).random(whole("rounds", rounds, 0))
+    below = uniform * (1 / 1.01)  # P(X ≤ 1) = 1 - 1/(1 + 1/0.01) = 1/1.01
+    return np.minimum(0.01 * below / (1 - below), 1)  # rounding only

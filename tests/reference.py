@@ -646,3 +646,37 @@ def binned_rank(before, score, coin, bins, low, high):
     place = [sum(edge <= x for edge in edges) for x in [*before, score]]
     less, equal = sum(k < place[-1] for k in place[:-1]), sum(k == place[-1] for k in place[:-1])
     return (less + coin * (equal + 1)) / (len(before) + 1)
+def judged(scores, thresholds, level, low, high, windows):
+    """Measures of the benchmark of methods, for one level: every sum by itself, the best threshold by trying all."""
+    width = high - low
+
+    def loss(threshold, score):
+        inside = min(max(threshold, low), high)
+        return ((1 - level) * (inside - score) if inside >= score else level * (score - inside)) / width
+
+    def regret_of(rounds):
+        paid = sum(loss(thresholds[t], scores[t]) for t in rounds)
+        return paid - min(sum(loss(fixed, scores[t]) for t in rounds) for fixed in {scores[t] for t in rounds})
+
+    def error_of(rounds):
+        return abs(sum(scores[t] <= thresholds[t] for t in rounds) / len(rounds) - level)
+
+    every = list(range(len(scores)))
+    size, longer = divmod(len(scores), windows)
+    parts, start = [], 0
+    for k in range(windows):  # the first few are longer by one, until nothing is left over
+        stop = start + size + (k < longer)
+        parts.append(every[start:stop])
+        start = stop
+    regrets = [regret_of(part) for part in parts]
+    return {
+        "loss": sum(loss(thresholds[t], scores[t]) for t in every) / len(scores),
+        "regret": regret_of(every),
+        "windowed regret": sum(regrets) / windows,
+        "worst window": max(regrets),
+        "coverage": sum(scores[t] <= thresholds[t] for t in every) / len(scores),
+        "coverage error": error_of(every),
+        "windowed coverage error": sum(map(error_of, parts)) / windows,
+        "width": sum((min(max(r, low), high) - low) / width for r in thresholds) / len(scores),
+        "outside": sum(not low <= r <= high for r in thresholds) / len(scores),
+    }

@@ -52,10 +52,11 @@ def kept(name, measure):
 
 def timed(function, repeats=3):
     """Run once to compile, then take the best."""
-    return Timing(*kept("time", lambda: _timed(function, repeats)).tolist())
+    return Timing(*kept("time", lambda: clocked(function, repeats)).tolist())
 
 
-def _timed(function, repeats):
+def clocked(function, repeats):
+    """Run once to compile, then take the best; nothing is kept."""
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -72,11 +73,11 @@ def side_by_side(functions, repeats=3):
 
 
 def _side_by_side(functions, repeats):
-    first = {name: _timed(function, 0).running for name, function in functions.items()}
+    first = {name: clocked(function, 0).running for name, function in functions.items()}
     best = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats):
         for name, function in functions.items():
-            best[name] = min(best[name], _timed(function, 0).running)
+            best[name] = min(best[name], clocked(function, 0).running)
     return [(max(first[name] - best[name], 0.0), best[name]) for name in functions]
 
 
