@@ -598,6 +598,8 @@ def delayed_bound(rounds, level, delay, weight, concentration):
         total += min(steepest, steepest**2 / (2 * concentration(t)))
         total += late_loss_bound(t, max(t - 1 - delay, 0), level, weight)
     return total
+
+
 def half_bets(p, spread):
     """What a jumper's bets pay for p: on nothing, on high and low numbers, and on outer and inner ones."""
     outer = abs(2 * p - 1)
@@ -646,6 +648,8 @@ def binned_rank(before, score, coin, bins, low, high):
     place = [sum(edge <= x for edge in edges) for x in [*before, score]]
     less, equal = sum(k < place[-1] for k in place[:-1]), sum(k == place[-1] for k in place[:-1])
     return (less + coin * (equal + 1)) / (len(before) + 1)
+
+
 def judged(scores, thresholds, level, low, high, windows):
     """Measures of the benchmark of methods, for one level: every sum by itself, the best threshold by trying all."""
     width = high - low
