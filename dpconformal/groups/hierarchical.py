@@ -87,7 +87,7 @@ class Hierarchical:
 
     tree: Any
     prior: Prior = Uniform()
-    concentrations: Any = 10.0
+    concentrations: Any = 5.0
     bins: int | None = None
 
     def __post_init__(self) -> None:

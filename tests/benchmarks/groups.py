@@ -68,7 +68,7 @@ def methods(count: int) -> dict[str, Any]:
         return dpc.replay(dpc.MVP(LEVELS, groups=count), data.scores, LEVELS, context=rows).thresholds
 
     return {
-        "Hierarchical, a = 10": grouped(),
+        "Hierarchical, a = 10": grouped(concentrations=10.0),
         "Hierarchical, a = 3": grouped(concentrations=3.0),
         "Hierarchical, a = 30": grouped(concentrations=30.0),
         "Hierarchical, 1/√n below 0.1": grouped(concentrations=(dpc.schedules.Constant(0.1), root)),
