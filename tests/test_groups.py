@@ -259,3 +259,168 @@ def test_what_is_no_group_is_refused():
         dpc.Hierarchical(3, bins=4).quantile(learner.init(), [0.5])
     with pytest.raises(ValueError, match="counts up to 16777216 scores in float32"):
         learner.init(rounds=2**24 + 1, dtype=np.float32)
+
+
+GUARDED = (dpc.schedules.Constant(0.2), dpc.schedules.InverseSqrt())
+
+
+def arrangements(length=120):
+    """Scores and groups that try to hurt group 0: by themselves, and by what the other group tells the parent."""
+    rng, t = np.random.default_rng(6), np.arange(length)
+    alternating = t // 2 % 2 * 1.0
+    yield "in turn", alternating, t % 2
+    yield "against each other", np.where(t % 2, 1 - alternating, alternating), t % 2
+    yield "alone", t % 2 * 1.0, np.zeros(length, int)
+    # Before each round of group 0 the other one draws the parent to the wrong side, with more and more scores.
+    groups = np.ones(length, int)
+    groups[np.cumsum(np.arange(1, 15))] = 0
+    wrong = np.where(np.cumsum(groups == 0) % 2, 0.0, 1.0)
+    yield "led astray", np.where(groups == 0, 1 - wrong, wrong), groups
+    for k in range(3):
+        yield f"random {k}", rng.choice([0.0, 0.4, 0.6, 1.0], length), rng.integers(0, 2, length)
+
+
+@pytest.mark.parametrize("bins", [None, 40])
+def test_regret_of_each_group_stays_below_its_bound_at_every_horizon(bins):
+    levels = [0.1, 0.5, 0.9]
+    for weights in (GUARDED, 2.0):
+        learner = dpc.Hierarchical(2, concentrations=weights, bins=bins)
+        for name, scores, groups in arrangements():
+            run = dpc.replay(learner, scores, levels, context=groups)
+            found = dpc.theory.certify(run).dataset
+            verdicts = found.verdict.sel(check=["order", "optimality", "regret"]).values
+            assert "FAIL" not in verdicts, name
+            ends = dpc.theory.group_regret_bound(run)
+            assert (ends.bound >= ends.regret).where(ends.rounds > 0, True).all()
+            assert np.isfinite(ends.bound.where(ends.rounds > 0, 0.0)).all()
+
+
+def test_the_bound_grows_like_the_root_where_it_is_said_to():
+    """A steady share of the rounds, ancestors whose weights do not vanish: four times the rounds, twice the bound."""
+    bounds = []
+    for length in (500, 2000, 8000):
+        learner = dpc.Hierarchical(4, concentrations=GUARDED, bins=2000)
+        scores = np.random.default_rng(0).random(length)
+        run = dpc.replay(learner, scores, [0.5], context=np.arange(length) % 4)
+        ends = dpc.theory.group_regret_bound(run)
+        quantization = 0.5 * float(ends.rounds[0]) / 2000
+        bounds.append(float(ends.bound[0, 0]) - quantization)
+    assert bounds[1] / bounds[0] < 2.2
+    assert bounds[2] / bounds[1] < 2.15
+
+
+def test_without_a_guard_regret_may_grow_with_time():
+    """With weights that vanish at every depth the prior is lost, and alternating scores are ruinous."""
+    near = 1e-3 * np.random.default_rng(0).random(2000)  # no two scores are equal: the parent is told of each
+    scores, groups = np.abs(np.arange(2000) % 2 - near), np.zeros(2000, int)
+    regrets = []
+    for weights in (dpc.schedules.InverseSqrt(), GUARDED):
+        run = dpc.replay(dpc.Hierarchical(2, concentrations=weights), scores, [0.5], context=groups)
+        regrets.append(float(dpc.metrics.by_group(run).regret[0, 0]))
+    assert regrets[0] > 100
+    assert regrets[1] < 0.6 * regrets[0]
+
+
+def test_coverage_of_every_group_lies_in_its_bracket_if_its_scores_are_iid():
+    """Whatever the other groups are like: here they are of other distributions, and of other sizes."""
+    sizes, shapes = [3, 10, 40], [(2, 5), (5, 2), (1, 1)]
+    rng, many, levels = np.random.default_rng(11), 3000, [0.5, 0.9]
+    order = rng.permutation(np.repeat(np.arange(3), np.array(sizes) + 1))
+    scores = np.stack([rng.beta(*shapes[g], many) for g in order], axis=1)
+    a = 4.0
+    learner = dpc.Hierarchical(3, concentrations=(2.0, a))
+    run = dpc.replay(learner, scores, levels, context=order)
+    for g, size in enumerate(sizes):
+        last = np.flatnonzero(order == g)[-1]
+        covered = (scores[:, last, None] <= np.asarray(run.thresholds)[:, last]).mean(axis=0)
+        low, high = dpc.theory.coverage_bracket(levels, size, a)
+        error = 4 * np.sqrt(np.maximum(covered * (1 - covered), 1e-3) / many)
+        assert (covered >= low - error).all(), (g, covered, low)
+        assert (covered <= high + error).all(), (g, covered, high)
+
+
+def test_certificates_are_by_group_and_find_a_wrong_threshold_and_a_group_that_drifts():
+    rng = np.random.default_rng(1)
+    names = {"north": ["a", "b"], "south": ["c"]}
+    groups = rng.choice(["a", "b", "c"], 450)
+    scores = rng.beta(2, 5, 450)
+    learner = dpc.Hierarchical(names, concentrations=5.0)
+    run = dpc.replay(learner, scores, [0.5, 0.9], context=groups)
+    found = dpc.theory.certify(run)
+    assert found.passed
+    assert found.dataset.group.values.tolist() == ["north", "a", "b", "south", "c"]
+    assert (found.dataset.verdict.sel(group="north") == "no claim").all()
+    assert "450 rounds, 5 groups" in repr(found)
+    wrong = run._replace(thresholds=run.thresholds.at[321, 1].set(run.thresholds[321, 1] + 0.01))
+    failures = dpc.theory.certify(wrong).failures
+    assert len(failures) == 1
+    assert failures[0].startswith(f"group {groups[321]}, optimality, level 0.9")
+    assert "from round 322 on" in failures[0]
+    drifting = scores.copy()
+    here = np.flatnonzero(groups == "b")
+    drifting[here] = np.sort(drifting[here])
+    failures = dpc.theory.certify(dpc.replay(learner, drifting, [0.5, 0.9], context=groups)).failures
+    assert {failure.split(",")[0] for failure in failures} == {"group b"}
+    masked = dpc.replay(
+        learner, np.where(np.arange(450) % 9, scores, np.nan), [0.5], context=groups, mask=np.arange(450) % 9 == 0
+    )
+    assert dpc.theory.certify(masked).passed
+    batch = dpc.replay(learner, np.stack([scores, drifting]), [0.5, 0.9], context=groups)
+    assert dpc.theory.certify(batch).dataset.verdict.dims == ("batch", "group", "check", "level")
+
+
+def test_metrics_by_group_are_those_of_the_groups_rounds():
+    rng = np.random.default_rng(3)
+    scores, groups = rng.random(80), rng.integers(0, 3, 80)
+    run = dpc.replay(dpc.Hierarchical(4, bins=16), scores, [0.5, 0.9], context=groups)
+    found = dpc.metrics.by_group(run)
+    for g in range(3):
+        here = groups == g
+        own = np.asarray(run.thresholds)[here]
+        loss = reference.quantile_loss(own, scores[here, None], np.array([0.5, 0.9]))
+        np.testing.assert_allclose(found.loss.sel(group=g), loss.mean(axis=0))
+        np.testing.assert_allclose(found.coverage.sel(group=g), (scores[here, None] <= own).mean(axis=0))
+        np.testing.assert_allclose(found.threshold.sel(group=g), own.mean(axis=0))
+        best = [reference.best_total_loss(scores[here], np.full(here.sum(), level)) for level in (0.5, 0.9)]
+        np.testing.assert_allclose(found.regret.sel(group=g), loss.sum(axis=0) - best, atol=1e-12)
+    assert found.rounds.values.tolist() == [*np.bincount(groups), 0]
+    assert np.isnan(found.loss.sel(group=3)).all()
+    overlapping = dpc.metrics.by_group(run, np.stack([groups < 2, groups > 0], axis=1), names=["low", "high"])
+    assert overlapping.rounds.sel(group="high") == (groups > 0).sum()
+    plain = dpc.replay(dpc.Exact(), scores, [0.5])
+    assert dpc.metrics.by_group(plain, groups).sizes["group"] == 3
+    for wrong, message in (
+        ({}, "groups is missing"),
+        ({"groups": groups[:5]}, "groups has 5 rounds, and the run 80"),
+        ({"groups": groups, "names": ["a"]}, "names has 1 entries"),
+        ({"groups": np.zeros((80, 2))}, r"groups has shape \(80, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dpc.metrics.by_group(plain, **wrong)
+
+
+def test_small_groups_gain_most_and_no_group_loses():
+    """A small cousin of tests/benchmarks/groups.py."""
+    rng, levels = np.random.default_rng(5), [0.5, 0.9]
+    sizes = np.repeat([5, 20, 100], 8)
+    means = rng.beta(12, 24, 24)
+    order = rng.permutation(np.repeat(np.arange(24), sizes))
+    scores = rng.beta(10 * means[order], 10 * (1 - means[order]))
+    prior = dpc.schedules.Dirichlet(5.0)
+    thresholds = {
+        "groups": dpc.replay(dpc.Hierarchical(24, bins=64), scores, levels, context=order).thresholds,
+        "pooled": dpc.replay(dpc.Quantized(64, schedule=prior), scores, levels).thresholds,
+        # A tree whose parent nothing reaches: each group by itself, over the uniform prior.
+        "apart": dpc.replay(
+            dpc.Hierarchical(24, concentrations=(1e9, 5.0), bins=64), scores, levels, context=order
+        ).thresholds,
+    }
+    loss = {
+        name: dpc.metrics.by_group(dpc.Replay(found, None, scores, np.asarray(levels)), order).loss.mean("level")
+        for name, found in thresholds.items()
+    }
+    for other in ("pooled", "apart"):
+        assert loss["groups"].mean() < loss[other].mean()
+    small = sizes == 5
+    gain = (loss["apart"] - loss["groups"]).values
+    assert gain[small].mean() > 2 * gain[~small].mean() > 0
