@@ -55,7 +55,7 @@ def test_paths_are_those_of_the_naive_products(name, kind):
     path = run(MARTINGALES[name], p)
     np.testing.assert_allclose(path.log_capital, log_capital_of(MARTINGALES[name], p), rtol=1e-9, atol=1e-9)
     assert path.log_capital.dtype == jnp.float64
-    np.testing.assert_allclose(path.state.log_capital, path.log_capital[-1], rtol=1e-12)
+    np.testing.assert_allclose(path.state.log_capital, path.log_capital[-1], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.core
@@ -68,14 +68,14 @@ def test_the_game_is_fair_after_any_past(name):
     """
     martingale = MARTINGALES[name]
     past = np.array([0.1, 0.95, 0.9, 0.3, 0.99, 0.02])
-    for rounds in range(len(past) + 1):
-        state = run(martingale, past[:rounds]).state
 
-        @jax.jit
-        @jax.vmap
-        def after(p, state=state):
-            return jnp.exp(martingale.observe(state, p).log_capital - state.log_capital)
+    @jax.jit
+    def after(state, p):
+        return jax.vmap(lambda q: jnp.exp(martingale.observe(state, q).log_capital - state.log_capital))(p)
 
+    state = martingale.init()
+    for number in past:
+        state = martingale.observe(state, number)
         floor = getattr(martingale, "floor", 0.25)
         # Bets have corners at the floor and in the middle. Between them, in log p, they are smooth.
         corners = [0, floor, 0.5, 1 - floor, 1]
@@ -90,7 +90,7 @@ def test_the_game_is_fair_after_any_past(name):
                 place, jacobian = (q if near else 1 - q), q * abs(b - a)
             else:
                 place, jacobian = left + (right - left) * share, right - left
-            total += float(np.sum(np.asarray(after(place)) * w / 2 * jacobian))
+            total += float(np.sum(np.asarray(after(state, place)) * w / 2 * jacobian))
         assert total == pytest.approx(1, abs=1e-9)
 
 
@@ -117,17 +117,17 @@ def test_jit_vmap_resume_and_batches_agree(name):
     martingale, p = MARTINGALES[name], np.random.default_rng(1).random((2, 3, 40))
     whole = run(martingale, p)
     assert whole.log_capital.shape == (2, 3, 40)
-    np.testing.assert_allclose(whole.log_capital[1, 2], run(martingale, p[1, 2]).log_capital, rtol=1e-12)
+    np.testing.assert_allclose(whole.log_capital[1, 2], run(martingale, p[1, 2]).log_capital, rtol=1e-12, atol=1e-12)
     first = run(martingale, p[..., :15])
     rest = run(martingale, p[..., 15:], state=first.state)
     joined = np.concatenate([first.log_capital, rest.log_capital], axis=-1)
-    np.testing.assert_array_equal(joined, whole.log_capital)
+    np.testing.assert_allclose(joined, whole.log_capital, rtol=1e-12, atol=1e-12)
     state = martingale.init()
     for number in p[0, 0]:
         state = martingale.observe(state, number)
-    np.testing.assert_allclose(state.log_capital, whole.log_capital[0, 0, -1], rtol=1e-12)
+    np.testing.assert_allclose(state.log_capital, whole.log_capital[0, 0, -1], rtol=1e-12, atol=1e-12)
     inside = jax.jit(lambda own, numbers: run(own, numbers).log_capital)(martingale, p[0, 0])
-    np.testing.assert_allclose(inside, whole.log_capital[0, 0], rtol=1e-12)
+    np.testing.assert_allclose(inside, whole.log_capital[0, 0], rtol=1e-12, atol=1e-12)
     assert isinstance(martingale, Martingale)
     assert run(martingale, np.zeros((3, 0))).log_capital.shape == (3, 0)
 
@@ -136,7 +136,7 @@ def test_a_rate_is_swept_by_vmap():
     p, rates = np.random.default_rng(2).random(50), np.array([0.01, 0.1, 1.0])
     paths = jax.vmap(lambda own: run(own, p).log_capital)(SimpleJumper(rates))
     for rate, path in zip(rates, paths, strict=True):
-        np.testing.assert_allclose(path, run(SimpleJumper(rate), p).log_capital, rtol=1e-12)
+        np.testing.assert_allclose(path, run(SimpleJumper(rate), p).log_capital, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(paths[2], 0, atol=1e-12)  # all jumps: nothing is bet
     with pytest.raises(ValueError, match=r"SimpleJumper.rate has shape \(3,\)"):
         SimpleJumper(rates).init()
@@ -162,8 +162,8 @@ def test_many_rounds_neither_overflow_nor_lose_digits_in_float32(name):
         with pytest.raises(ValueError, match=r"Mixture.floor = 1e-300: too small for float32"):
             run(martingale, np.zeros(3, np.float32))
         return
-    fair = np.random.default_rng(3).random(100_000)
-    for p in (fair, fair**0.5, np.zeros(100_000), np.ones(100_000), np.tile([0.0, 1.0], 50_000)):
+    fair = np.random.default_rng(3).random(30_000)
+    for p in (fair, fair**0.5, np.zeros(30_000), np.ones(30_000), np.tile([0.0, 1.0], 15_000)):
         p = p.astype(np.float32)
         path = np.asarray(run(martingale, p).log_capital)
         assert path.dtype == np.float32
@@ -369,9 +369,9 @@ def test_the_statistic_is_that_of_gamblers_since_each_round_and_starts_anew(kind
 @pytest.mark.parametrize("values", [None, 3])
 def test_false_alarms_of_the_change_alarm_are_as_rare_as_promised(values):
     """From one to the next, 100 rounds pass at least in expectation; N rounds have N/100 of them at most."""
-    rng, count, rounds, threshold = np.random.default_rng(7), 400, 2000, 100.0
+    rng, count, rounds, threshold = np.random.default_rng(7), 200, 2000, 100.0
     scores = rng.random((count, rounds)) if values is None else rng.integers(0, values, (count, rounds)) / values
-    alarm = ChangeAlarm(threshold=threshold, ranks=BinnedRanks(32))
+    alarm = ChangeAlarm(threshold=threshold, ranks=BinnedRanks(16))
     state = jax.vmap(lambda seed: alarm.init(seed=seed))(jnp.arange(count))
     rung = np.asarray(watch(alarm, scores, state).alarm)
     alarms = rung.sum(axis=-1)
@@ -412,6 +412,10 @@ def test_scores_and_states_that_do_not_fit_are_refused():
         ChangeAlarm(SimpleJumper()).observe(state, 0.5)
     with pytest.raises(ValueError, match="state is a Capital: ChangeAlarm carries on from a Watch"):
         alarm.observe(Composite().init(), 0.5)
+    with pytest.raises(ValueError, match="state is a Capital: ChangeAlarm carries on from a Watch"):
+        watch(alarm, [0.5], Composite().init())
+    with pytest.raises(ValueError, match=r"state.shares has shape \(4, 5\): this Composite has \(2, 4, 5\)"):
+        watch(alarm, np.zeros((2, 3)), state)
     with pytest.raises(ValueError, match=r"state.counts has shape \(8,\): this BinnedRanks has \(4,\)"):
         ChangeAlarm(ranks=BinnedRanks(4)).observe(state, 0.5)
     for make, what in {

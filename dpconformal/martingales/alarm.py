@@ -131,14 +131,12 @@ class ChangeAlarm:
 
     def observe(self, state: State, score: Numbers) -> Watch:
         """Return the state after one more score; ``state.alarm`` tells whether it set off the alarm."""
-        if not isinstance(state, Watch):
-            raise ValueError(f"state is a {type(state).__name__}: ChangeAlarm carries on from a Watch, from its init()")
-        check_capital(self.martingale, state.capital)
+        _check_watch(self, state)
         state = state._replace(ranks=room_to_count(state.ranks, 1))
         return _observed(self, state, as_score(score, self.support).astype(state.ranks.coin.dtype))
 
 
-def watch(alarm: ChangeAlarm, scores: Numbers, state: Watch | None = None) -> Watched:
+def watch(alarm: ChangeAlarm, scores: Numbers, state: State | None = None) -> Watched:
     """
     Watch a whole sequence, or a batch of them.
 
@@ -174,11 +172,17 @@ def watch(alarm: ChangeAlarm, scores: Numbers, state: Watch | None = None) -> Wa
         fresh = alarm.init(values.dtype)
         state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
     else:
-        check_capital(alarm.martingale, state.capital, batch)
+        _check_watch(alarm, state, batch)
         values = values.astype(np.dtype(state.ranks.coin.dtype))
     state = state._replace(ranks=room_to_count(state.ranks, rounds))
     (statistic, rung), end = scanned(_round, alarm, state, values)
     return Watched(statistic, rung, end)
+
+
+def _check_watch(alarm: ChangeAlarm, state: Any, batch: tuple[int, ...] = ()) -> None:
+    if not isinstance(state, Watch):
+        raise ValueError(f"state is a {type(state).__name__}: ChangeAlarm carries on from a Watch, such as its init()")
+    check_capital(alarm.martingale, state.capital, batch)
 
 
 def _nothing(state: Capital) -> Capital:

@@ -90,7 +90,7 @@ class Composite(_HalfBets):
     rates : sequence of float, shape (J,)
         The rates, each in (0, 1].
     spread : bool
-        Whether to bet on abs(2p − 1) as well, see :class:`SimpleJumper`. By default it does: a shift is seen a tenth
+        Whether to bet on abs(2p − 1) as well, see :class:`SimpleJumper`. By default it does: a shift is seen 5 to 15 %
         later, a change of spread is seen at all.
 
     References
