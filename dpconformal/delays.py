@@ -158,7 +158,8 @@ def taken_up(
     """
     if not isinstance(state, Delayed):
         return state, None
-    waiting, width, longest = state.waiting, np.shape(state.waiting.scores)[-1], int(np.max(delay, initial=0))
+    waiting: Any = state.waiting
+    width, longest = np.shape(waiting.scores)[-1], int(np.max(delay, initial=0))
     own = np.full(np.shape(state.delay), width) if is_traced(state.delay) else np.asarray(state.delay)
     if not is_traced(state.delay) and (own.shape != batch or (own != delay).any()):
         shown = own.ravel()[0] if np.unique(own).size == 1 else own.tolist()

@@ -215,7 +215,7 @@ def test_what_arrives_and_what_waits_are_all_there_is(data):
                 assert told.observed[k, t] == own.observed[k, t - delay[k]]
 
 
-@pytest.mark.parametrize("name", ["exact", "exact_discounted", "ogd", "corrected"])
+@pytest.mark.parametrize("name", ["exact", "ogd", "corrected"])
 def test_inside_jit_vmap_and_grad(name):
     learner = EVERY[name]
     want = dpc.replay(learner, HOLED, LEVELS, mask=MASK, delay=3)

@@ -92,9 +92,10 @@ def _delayed_from(learner: Any, leaves: dict[str, np.ndarray]) -> Delayed:
     found = set(leaves) - {prefix + name for name in own} - {".waiting.context"}
     if found != rest:
         raise ValueError(f"its state has {', '.join(sorted(found))}, and one with a delay {', '.join(sorted(rest))}")
-    delay, *told = (as_jax(leaves[name], f"state{name}") for name in (".delay", ".waiting.scores", ".waiting.observed"))
+    names = (".delay", ".waiting.scores", ".waiting.observed")
+    delay, scores, observed = (as_jax(leaves[name], f"state{name}") for name in names)
     context = leaves.get(".waiting.context")
-    waiting = Told(*told, None if context is None else as_jax(context, "state.waiting.context"))
+    waiting = Told(scores, observed, None if context is None else as_jax(context, "state.waiting.context"))
     state = Delayed(state_from(learner, own), delay, waiting)
     check_waiting(learner, state)
     return state

@@ -106,7 +106,7 @@ def from_datatree(tree: "xr.DataTree") -> Replay:
     constant, score = tree["constant_data"], tree["observed_data"]["score"]
     thresholds, scores, levels = (jnp.asarray(a.values) for a in (constant["threshold"], score, constant["level"]))
     # Trees of earlier versions have none; and one whose rounds were taken out is of no single delay.
-    delay = constant["delay"].values if "delay" in constant.data_vars else constant.attrs.get("delay", 0)
+    delay: Any = constant["delay"].values if "delay" in constant.data_vars else constant.attrs.get("delay", 0)
     delay = None if np.ndim(delay) == 0 and delay < 0 else delay if np.ndim(delay) else int(delay)
     return Replay(thresholds, None, scores, levels, delay=delay)
 

@@ -158,9 +158,8 @@ def _shares(rounds: np.ndarray, schedule: Any, discount: Scalar | None) -> tuple
     own = schedules.InverseSqrt() if schedule is None else schedules.as_schedule(schedule)
     odd = odds(own, rounds)
     whole = np.isinf(odd)
-    weight = np.where(whole, 1.0, odd / (1 + np.where(whole, 0.0, odd)))
-    weight = np.where(rounds == 1, 1.0, weight)
-    return weight, (1 - weight) / np.maximum(rounds - 1, 1)
+    share = np.where(whole | (rounds == 1), 1.0, odd / (1 + np.where(whole, 0.0, odd)))
+    return share, (1 - share) / np.maximum(rounds - 1, 1)
 
 
 def _constant(schedule: Any) -> Any:
