@@ -103,7 +103,7 @@ def _checked(tree: Tree) -> Tree:
     if not tree:
         raise ValueError("tree is empty: there must be one group at least")
     named = isinstance(tree[0], tuple)
-    names: set[str] = set()
+    names: set[Any] = set()
     entries: list[Any] = []
     for i, entry in enumerate(tree):
         if isinstance(entry, tuple) != named:

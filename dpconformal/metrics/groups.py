@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpconformal.groups.tree import nodes_of
 from dpconformal.metrics.arrays import arrays_of, checked_run
 from dpconformal.metrics.loss import quantile_loss, regret
 from dpconformal.metrics.summary import as_written
@@ -82,8 +83,7 @@ def _members(groups: np.ndarray, run: Replay, own: bool) -> tuple[list[np.ndarra
         raise ValueError(f"groups has shape {groups.shape}: pass a group a round, or rows of booleans")
     tree = getattr(run.learner, "tree", None) if own else None
     if tree is None:
-        called = np.unique(groups)
-        return [groups == name for name in called], called
-    named = isinstance(tree[0], tuple)
-    called = [entry[0] for entry in tree] if named else list(range(len(tree)))
-    return [groups == i for i in range(len(tree))], called
+        found = np.unique(groups)
+        return [groups == name for name in found], found
+    nodes = nodes_of(tree)
+    return [groups == i for i in range(nodes.groups)], nodes.names or range(nodes.groups)

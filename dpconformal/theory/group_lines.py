@@ -48,12 +48,11 @@ def checks(whole: Replay, delta: float) -> list[tuple[Line, ...]]:
     levels = as_written(np.asarray(run.levels))
     gap = np.maximum(np.maximum(levels - path.reached, path.below - levels), 0)
     gap = np.where(np.isnan(path.reached), np.inf, gap)
-    found = []
+    found: list[tuple[Line, ...]] = []
     for group in range(nodes_of(run.learner.tree).groups):
         here = np.flatnonzero(path.nodes == group)
-        own = run._replace(
-            thresholds=np.asarray(run.thresholds)[here], scores=np.asarray(run.scores)[here], context=None, mask=None
-        )
+        rows: Any = np.asarray(run.thresholds)[here], np.asarray(run.scores)[here]
+        own = run._replace(thresholds=rows[0], scores=rows[1], context=None, mask=None)
         nothing = no_claim(np.full(levels.size, np.nan))
         if not here.size:
             found.append((nothing,) * 5)
@@ -100,8 +99,8 @@ def coverage(run: Replay, path: GroupPath, group: int, delta: float) -> Line:
     thresholds, scores = np.asarray(run.thresholds, float), np.asarray(run.scores, float)[:, None]
     below, above = np.zeros(thresholds.shape[1]), (scores == thresholds).mean(axis=0)
     if run.learner.bins is not None:
-        low, high = moments.support(run.learner.prior)
-        near = np.abs(thresholds - scores) <= (high - low) / run.learner.bins * (1 + 1e-6)
+        ends = moments.support(run.learner.prior)
+        near = np.abs(thresholds - scores) <= (ends[1] - ends[0]) / run.learner.bins * (1 + 1e-6)
         below = above = near.mean(axis=0)
     seen, rounding = _covered(run).mean(axis=0), 4 * precision(run)
     low, high = np.empty((2, thresholds.shape[1]))
