@@ -146,7 +146,8 @@ class Aggregate:
     def observe(self, state: Mixture, score: Numbers, context: Any = None) -> Mixture:
         """Return the state after one more score."""
         _check(self, state)
-        if not is_traced(state):
+        grows = any(not isinstance(own, BinnedScores) for own in state.learners)  # bins need no room
+        if grows and not is_traced(state):
             state = self.prepare(state, 1)
         return _observe(self, state, as_score(score, self.support).astype(state.log_weights.dtype), context)
 
