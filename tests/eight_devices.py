@@ -82,7 +82,7 @@ def test_devices_do_not_talk():
     learner = dpc.Exact(dpc.priors.Beta(2, 5))  # which inverts its prior in a loop
     state = devices.spread_out(layout, learner.init(12, SCORES.dtype))
     given = (*devices.everywhere(layout, (learner, jnp.array(LEVELS))), state, devices.lay_out(layout, SCORES))
-    text = scan._scan_apart.lower(scan.thresholds, "all", layout.mesh, *given, None, None).compile().as_text()
+    text = scan._scan_apart.lower(scan.thresholds, "all", layout.mesh, *given, None, None, None).compile().as_text()
     assert "while" in text
     assert not [word for word in ("all-reduce", "all-gather", "collective", "all-to-all") if word in text]
 
@@ -96,6 +96,23 @@ def test_totals_and_masks(shape):
         with jax.default_device(jax.local_devices()[0]):
             alone = dpc.replay(LEARNERS["ogd"], np.where(mask, np.nan, scores), LEVELS, **given)
         assert_equal(run._replace(learner=None), alone._replace(learner=None))
+
+
+@pytest.mark.parametrize("shape", [(13,), (16,)])
+@pytest.mark.parametrize("name", ["ogd", "mvp"])
+def test_scores_that_become_known_late(name, shape):
+    learner, context, delay = LEARNERS[name], told(name, shape), np.arange(shape[0]) % 5
+    placed = NamedSharding(Mesh(np.array(jax.local_devices()[:2]), ("two",)), PartitionSpec())
+    for scores in (batch(*shape), jax.device_put(batch(*shape), placed)):
+        for keep in ("all", "summary"):
+            run = dpc.replay(learner, scores, LEVELS, keep=keep, context=context, delay=delay)
+            with jax.default_device(jax.local_devices()[0]):
+                alone = dpc.replay(learner, batch(*shape), LEVELS, keep=keep, context=context, delay=delay)
+            assert_equal(run._replace(learner=None), alone._replace(learner=None))
+    again = dpc.replay(learner, batch(*shape), LEVELS, state=run.state, context=context, delay=delay)
+    one = dpc.replay(learner, SCORES[3], LEVELS, context=None if context is None else context[3], delay=3)
+    assert_equal(dpc.replay(learner, batch(*shape), LEVELS, context=context, delay=delay).thresholds[3], one.thresholds)
+    assert again.thresholds.shape == (*shape, 12, 3)
 
 
 @pytest.mark.parametrize("shape", [(13,), (2, 8)])

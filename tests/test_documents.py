@@ -20,7 +20,7 @@ mpl.use("Agg")
     [
         "README.md",
         *(f"docs/{name}.md" for name in ("getting_started", "sets", "speed", "baselines", "theory", "experiments")),
-        *(f"docs/{name}.md" for name in ("dirichlet", "diagnostics", "exchangeability", "panels")),
+        *(f"docs/{name}.md" for name in ("dirichlet", "diagnostics", "exchangeability", "panels", "delay", "groups")),
     ],
 )
 def test_examples_run(page):
