@@ -128,7 +128,7 @@ _LEARNERS = Catalogue(
             "O(N · cells), and what the N beliefs cost",
             "any",
             True,
-            "CRPS within ln N · R/2 of the best of N beliefs in all; with `fixed_share`, close to the best sequence of them",
+            "total CRPS within ln N · R/2 of the best of N beliefs, up to the width of cells; or of the best sequence of them",
             "none",
             "V'yugin & Trunov (2019); Herbster & Warmuth (1998)",
         ),
