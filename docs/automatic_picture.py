@@ -49,7 +49,11 @@ lines = {
 }
 for name, (learner, style) in lines.items():
     top.plot(time, dpc.replay(learner, scores, [LEVEL]).thresholds[:, 0], label=name, **style)
-top.set(ylabel="score", title=f"Thresholds of level {LEVEL:g}: iid scores, then a season of 250 rounds, then iid scores again", ylim=(0, 1.12))
+top.set(
+    ylabel="score",
+    title=f"Thresholds of level {LEVEL:g}: iid scores, then a season of 250 rounds, then iid scores again",
+    ylim=(0, 1.12),
+)
 top.legend(loc="upper left", ncols=4, frameon=False, fontsize=8.5)
 image = below.imshow(
     np.maximum(np.stack(list(shares.values())), 0.01),

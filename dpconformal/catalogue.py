@@ -128,7 +128,7 @@ _LEARNERS = Catalogue(
             "O(N · cells), and what the N beliefs cost",
             "any",
             True,
-            "total CRPS within ln N · R/2 of the best of N beliefs, up to the width of cells; or of the best sequence of them",
+            "total CRPS within ln N · R/2 of the best of N beliefs, up to the width of cells",
             "none",
             "V'yugin & Trunov (2019); Herbster & Warmuth (1998)",
         ),

@@ -55,8 +55,9 @@ def beside_the_best(one):
 
 def costs(cdfs, scores, low, high, points):
     """CRPS of cdfs (..., P), given in the middles of P equal cells, at scores (S,): (..., S)."""
-    starts = low + (high - low) * jnp.arange(points) / points
-    below = jnp.clip((scores[:, None] - starts) * points / (high - low), 0, 1)  # a score may part its cell
+    starts = low + (high - low) * jnp.linspace(0, 1, points, endpoint=False)
+    below = jnp.clip((scores[:, None] - starts[None]) * points / (high - low), 0, 1)  # a score may part its cell
+    below = below.reshape((1,) * (cdfs.ndim - 1) + below.shape)
     lost = below * cdfs[..., None, :] ** 2 + (1 - below) * (1 - cdfs[..., None, :]) ** 2
     return (high - low) * lost.mean(axis=-1)
 
@@ -64,7 +65,7 @@ def costs(cdfs, scores, low, high, points):
 def all_cdfs(mixture, state, points):
     """Read the cdf of the mixture, then those of its beliefs, in the middles of equal cells: (1 + N, P)."""
     low, high = mixture.support
-    x = low + (high - low) * (jnp.arange(points) + 0.5) / points
+    x = low + (high - low) * (jnp.linspace(0, 1, points, endpoint=False) + 0.5 / points)
     own = read(mixture.learners, state.learners, lambda belief, own: belief.cdf(own, x), None)
     return jnp.concatenate([mixture.cdf(state, x)[None], own])
 
