@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help demo test coverage test-core test-thorough bench bench-panels benchmark-methods reliability lint docs pictures notebooks clean
+.PHONY: help demo test coverage test-core test-thorough bench bench-panels benchmark-methods benchmark-auto reliability lint docs pictures notebooks clean
 
 help:
 	@echo "make demo           confidence sets for the S&P 500, all methods side by side"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
 	@echo "make bench-panels   panels beside a plain replay: time, memory, workers (a quarter of an hour)"
 	@echo "make benchmark-methods  every method on eighteen streams, for docs/methods.md (ten minutes)"
+	@echo "make benchmark-auto     the automatic mixture beside the best discount, for docs/automatic.md (six minutes)"
 	@echo "make reliability    kills, fuzzers and a billion scores (hours)"
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation site, in docs/_build/html"
@@ -74,6 +75,10 @@ bench-panels: $(VENV)/.ready
 benchmark-methods: $(VENV)/.ready
 	$(BIN)/python tests/benchmarks/methods.py
 
+# Six minutes. The text of docs/automatic.md speaks of what it wrote.
+benchmark-auto: $(VENV)/.ready
+	$(BIN)/python tests/benchmarks/automatic.py
+
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -84,6 +89,7 @@ docs: $(VENV)/.docs-ready
 
 pictures: $(VENV)/.ready
 	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/automatic_picture.py
 	$(BIN)/python docs/bayesian_pictures.py
 	$(BIN)/python docs/exchangeability_pictures.py
 	$(BIN)/python docs/theory_pictures.py

@@ -44,6 +44,7 @@ GRID = [0.5, 0.9]
 METHODS = {
     "Exact": dpc.Exact(),
     "Quantized": dpc.Quantized(bins=50, discount=0.98),
+    "Aggregate": dpc.auto(),
     "ERM": dpc.ERM(),
     "SlidingERM": dpc.SlidingERM(window=50),
     "DiscountedERM": dpc.DiscountedERM(0.98),

@@ -13,7 +13,7 @@ class Card(NamedTuple):
     name : str
         Its name in :mod:`dpconformal`.
     memory : str
-        What a state keeps, T being the rounds so far and G the levels of a grid.
+        What a state keeps, T being the rounds so far, G the levels of a grid and N the beliefs that are mixed.
     round : str
         Work that one round adds, for all levels of the grid, or for the evidence.
     levels : str
@@ -93,7 +93,7 @@ def learners() -> Catalogue:
     >>> learners()["ACI"].memory
     'window + G'
     >>> [card.name for card in learners() if card.monotone]
-    ['Exact', 'Quantized', 'ERM', 'SlidingERM', 'DiscountedERM', 'SplitConformal', 'NExCP']
+    ['Exact', 'Quantized', 'Aggregate', 'Hierarchical', 'ERM', 'SlidingERM', 'DiscountedERM', 'SplitConformal', 'NExCP']
     """
     return _LEARNERS
 
@@ -121,6 +121,26 @@ _LEARNERS = Catalogue(
             "as Exact, plus O(R·T/bins) regret",
             "none for regret; iid for coverage",
             _PAPER,
+        ),
+        (
+            "Aggregate",
+            "N beliefs + N · cells",
+            "O(N · cells), and what the N beliefs cost",
+            "any",
+            True,
+            "total CRPS within ln N · R/2 of the best of N beliefs, up to the width of cells",
+            "none",
+            "V'yugin & Trunov (2019); Herbster & Warmuth (1998)",
+        ),
+        (
+            "Hierarchical",
+            "T scores; or groups · bins",
+            "O(T · depth); or O(bins · depth)",
+            "any",
+            True,
+            "in every group: coverage probability within the group's own finite-sample bracket; a bound on its regret",
+            "none for regret; exchangeable within the group for coverage",
+            "Teh, Jordan, Beal & Blei (2006)",
         ),
         (
             "ERM",

@@ -13,7 +13,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from cases import ALL, PRIORS
-from checkpoints.samples import LEVELS, SAMPLES, scores
+from checkpoints.samples import LEVELS, SAMPLES, scores, told
 
 import dpconformal as dpc
 from dpconformal import priors, rates, schedules
@@ -120,7 +120,7 @@ def test_files_of_format_1_go_on_being_read(name):
     learner, state = dpc.load(STORED / "format_1" / f"{name}.dpc")
     assert_same(learner, SAMPLES[name])
     answers = json.loads((STORED / "format_1" / "answers.json").read_text())[name]
-    run = dpc.replay(learner, scores(name)[..., ::-1], LEVELS, state=state)
+    run = dpc.replay(learner, scores(name)[..., ::-1], LEVELS, state=state, context=told(name))
     np.testing.assert_allclose(run.thresholds, answers, atol=1e-12)
 
 

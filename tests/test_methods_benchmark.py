@@ -66,7 +66,7 @@ def agree(found, stream, thresholds):
 
 def test_every_learner_is_compared(streams):
     compared = {type(made(method, streams[0])).__name__ for method in methods.METHODS}
-    assert {card.name for card in dpc.learners()} <= compared
+    assert {card.name for card in dpc.learners()} - {"Hierarchical"} <= compared  # these streams have no groups
     names = [method.name for method in methods.METHODS]
     assert len(set(names)) == len(names)
 

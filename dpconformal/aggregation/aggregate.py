@@ -57,7 +57,9 @@ class Aggregate:
     Guarantee, with no assumption: after any number of rounds the total CRPS exceeds that of the best of the N beliefs
     by ln N · (high - low)/2 at most, even if a best one is chosen for each point of the support. With a
     ``fixed_share`` s, it exceeds that of the best sequence of beliefs with k switches in T rounds by
-    (high - low)/2 · [ln N + k ln(N/s) + (T - 1 - k) ln(1/(1 - s))] at most.
+    (high - low)/2 · [ln N + k ln(N/s) + (T - 1 - k) ln(1/(1 - s))] at most. This holds of beliefs that are constant in
+    each cell. What others do within a cell is not seen, which can cost more: of the order of (high - low)/cells a round
+    at worst, where much of a belief's own prior lies within one. The more cells, the less.
 
     Parameters
     ----------

@@ -69,6 +69,7 @@ KINDS = {
         ("prior", "bins", "discount", "concentration"),
         lambda _, s: dpc.Quantized(256 if s.bins is None else s.bins, _prior(s), _schedule(s), s.discount),
     ),
+    "auto": Kind(("prior", "bins"), lambda _, s: dpc.auto(prior=_prior(s), **_given(bins=s.bins))),
     "erm": Kind(("prior",), lambda _, s: dpc.ERM(_prior(s))),
     "sliding-erm": Kind(("prior", "window"), lambda _, s: dpc.SlidingERM(**_given(window=s.window), prior=_prior(s))),
     "discounted-erm": Kind(
@@ -136,8 +137,8 @@ def make_learners(specs: str, levels: Sequence[float], settings: Settings) -> di
         kind = KINDS[name]
         taken |= set(kind.takes)
         mine = settings._replace(**dict(_setting(name, part) for part in own))
-        if name == "quantized" and not math.isfinite(float(_prior(mine).support[1])):
-            raise ValueError("quantized needs a prior with an end, for its bins: give another --prior, or leave it out")
+        if name in ("quantized", "auto") and not math.isfinite(float(_prior(mine).support[1])):
+            raise ValueError(f"{name} needs a prior with an end, for its bins: give another --prior, or leave it out")
         learners[spec] = kind.make(levels, mine)
     for field, value in zip(Settings._fields, settings, strict=True):
         if value is not None and field not in taken:

@@ -7,6 +7,8 @@ from dpconformal.heads import Head
 _KINDS = {
     "Exact": "A belief about the next score: a prior guess, mixed with every score seen so far",
     "Quantized": "A belief about the next score: a prior guess, mixed with the scores seen so far in {bins} bins",
+    "Aggregate": "Several beliefs about the next score, mixed by how well each has done so far",
+    "Hierarchical": "A belief for each group: that of its parent, mixed with the group's own scores",
     "ERM": "The empirical distribution of all scores so far",
     "SlidingERM": "The empirical distribution of the last {window} scores",
     "DiscountedERM": "The empirical distribution of all scores so far, older ones counting less",

@@ -30,6 +30,12 @@ def light_prior(low, high):
     return dpc.Exact(uniform(low, high), dpc.schedules.Constant(0.01), discount=0.99)
 
 
+def five_memories(low, high):
+    """Mix the default beliefs of four discounts and of none: memories of 10, 33, 100 and 333 rounds, and all."""
+    discounts = (None, 0.9, 0.97, 0.99, 0.997)
+    return dpc.Aggregate([dpc.Quantized(256, uniform(low, high), discount=discount) for discount in discounts])
+
+
 def _grid(name, learner, **settings):
     return Method(name, False, lambda low, high, levels: learner(levels, low=low, high=high, **settings))
 
@@ -41,6 +47,8 @@ METHODS = (
     Method("Quantized 0.99", True, lambda low, high, levels: dpc.Quantized(256, uniform(low, high), discount=0.99)),
     # The prior with the weight of one score, as in docs/baselines.md; by default a discount gives it √(1 - β) = 0.1.
     Method("Exact 0.99, light prior", True, lambda low, high, levels: light_prior(low, high)),
+    Method("Aggregate", True, lambda low, high, levels: five_memories(low, high)),
+    Method("auto", True, lambda low, high, levels: dpc.auto(low, high)),
     # Further learners of ours go here, a line each.
     Method("ERM", False, lambda low, high, levels: dpc.ERM(uniform(low, high))),
     Method("SplitConformal", False, lambda low, high, levels: dpc.SplitConformal(low, high)),

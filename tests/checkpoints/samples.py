@@ -1,5 +1,5 @@
 """
-What the stored checkpoints hold. Those of a format are never written again: they show that it goes on being read.
+What the stored checkpoints hold. None is ever written again: they show that a format goes on being read. New ones join.
 
     python tests/checkpoints/samples.py tests/checkpoints/format_1
 """
@@ -29,6 +29,9 @@ SAMPLES = {
     "Exact_numpyro": dpc.Exact(priors.from_numpyro(dist.TruncatedNormal(0.2, 0.4, low=0.0, high=1.0))),
     "Quantized": dpc.Quantized(16),
     "Quantized_discounted": dpc.Quantized(16, MIXED, discount=0.9),
+    "Aggregate": dpc.Aggregate([dpc.Quantized(16), dpc.Exact(), dpc.Quantized(16, discount=0.9)], 0.01),
+    "Hierarchical": dpc.Hierarchical({"north": ["a", "b"], "south": ["c"]}, concentrations=5.0),
+    "Hierarchical_bins": dpc.Hierarchical(3, concentrations=2.0, bins=16),
     "ERM": dpc.ERM(),
     "SplitConformal": dpc.SplitConformal(-np.inf, np.inf),
     "SlidingERM": dpc.SlidingERM(8),
@@ -54,19 +57,30 @@ def scores(name):
     return np.random.default_rng(5).beta(2, 4, shape)
 
 
+def told(name):
+    """Groups of the twenty scores, for what has groups; for others nothing."""
+    if not name.startswith("Hierarchical"):
+        return None
+    groups = np.arange(20) ** 2 % 3
+    return groups if name.endswith("bins") else np.array(["a", "b", "c"])[groups]
+
+
 def main(folder):
-    """Write every sample, and what each one answers afterwards."""
-    answers = {}
+    """Write every sample that is not there yet, and what each one answers afterwards."""
+    kept = folder / "answers.json"
+    answers = json.loads(kept.read_text()) if kept.exists() else {}
     for name, learner in SAMPLES.items():
-        run = dpc.replay(learner, scores(name), LEVELS)
+        if name in answers:
+            continue
+        run = dpc.replay(learner, scores(name), LEVELS, context=told(name))
         dpc.save(folder / f"{name}.dpc", learner, run.state)
-        again = dpc.replay(learner, scores(name)[..., ::-1], LEVELS, state=run.state)
+        again = dpc.replay(learner, scores(name)[..., ::-1], LEVELS, state=run.state, context=told(name))
         answers[name] = np.asarray(again.thresholds).tolist()
-    (folder / "answers.json").write_text(json.dumps(answers) + "\n")
+    kept.write_text(json.dumps(answers) + "\n")
 
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     target = pathlib.Path(sys.argv[1])
-    target.mkdir(exist_ok=False)
+    target.mkdir(exist_ok=True)
     main(target)
