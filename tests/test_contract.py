@@ -10,7 +10,7 @@ from cases import LEARNERS as SINGLE
 
 import dpconformal as dpc
 
-LEARNERS = SINGLE | {"aggregate": dpc.Aggregate([dpc.Quantized(16), dpc.Quantized(16, discount=0.9)])}
+LEARNERS = SINGLE | {"aggregate": dpc.Aggregate([dpc.Quantized(16), dpc.Quantized(16, discount=0.9)], cells=32)}
 ALL = SHARED | LEARNERS
 
 # On other interpreters one of each kind is enough; and the oracles try every schedule.

@@ -21,7 +21,7 @@ from dpconformal.learner import Learner, State, fresh_state, support_of, usable
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 
-MANY = 512  # cells, where no learner has bins
+MANY = 512  # cells, at the least: of what a belief does within one the weights know nothing
 
 
 class Mixture(NamedTuple):
@@ -70,8 +70,8 @@ class Aggregate:
         done badly for long can come back fast. 0: never, the best for all time is what is followed.
     cells : int, optional
         Cells of equal width over the support, in each of which the weights are the same and the mixture is constant. By
-        default twice as many as the bins of the learner that has most, whose atoms then lie on edges; 512 where none
-        has bins. A threshold is the edge of a cell, or closer: it never leaves the learners' own.
+        default at least 512, and an even multiple of the bins of the learner that has most, whose atoms then lie on
+        edges. A threshold is the edge of a cell, or closer: it never leaves the learners' own.
 
     References
     ----------
@@ -110,7 +110,8 @@ class Aggregate:
             learner.init() if rounds is None else fresh_state(learner, rounds, dtype) for learner in self.learners
         ]
         bins = [state.weights.shape[-1] for state in states if isinstance(state, BinnedScores)]
-        cells = self.cells or 2 * max(bins, default=MANY // 2)
+        each = 2 * max(bins, default=1)
+        cells = self.cells or -(-MANY // each) * each
         nothing = jnp.zeros((len(self.learners), cells), dtype)
         return Mixture(jnp.zeros((), jnp.int32), nothing, joined(self.learners, states))
 
