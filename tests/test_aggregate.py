@@ -87,7 +87,7 @@ def test_crps_is_within_its_bound_on_sequences_searched_against_it():
     @jax.jit
     def play(state, own, totals):
         def costs(cdf):
-            return jnp.mean((cdf[None] - (tried[:, None] <= x[None]).astype(float)) ** 2, axis=1)
+            return jnp.mean((cdf[None] - (tried[:, None] <= x[None]).astype(cdf.dtype)) ** 2, axis=1)
 
         mine, theirs = (
             costs(mixture.cdf(state, x)),

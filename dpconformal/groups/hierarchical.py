@@ -82,7 +82,7 @@ class Hierarchical:
     >>> belief = Hierarchical({"north": ["a", "b"], "south": ["c"]}, concentrations=2.0)
     >>> run = dpc.replay(belief, [0.2, 0.4, 0.9], levels=[0.5], context=["a", "a", "c"])
     >>> [round(float(belief.quantile(run.state, 0.5, context=group)), 3) for group in ("a", "b", "c")]
-    [0.4, 0.4, 0.643]
+    [0.4, 0.4, 0.9]
     """
 
     tree: Any
