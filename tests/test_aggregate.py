@@ -233,3 +233,32 @@ def test_checkpoints_carry_on_to_the_bit(tmp_path):
     np.testing.assert_array_equal(
         dpc.replay(learner, scores[40:], LEVELS, state=state).thresholds, whole.thresholds[40:]
     )
+
+
+def test_bad_weights_are_nan_and_are_not_saved(tmp_path):
+    parts, scores = [dpc.Quantized(8), dpc.Quantized(8, discount=0.9)], sequences(20)["uniform"]
+    jitted = jax.jit(lambda share: dpc.replay(dpc.Aggregate(parts, share, 16), scores, [0.5]).thresholds)
+    assert np.isnan(jitted(2.0)[1:]).all()
+    assert np.isfinite(jitted(0.5)).all()
+    mixture = dpc.Aggregate(parts, cells=16)
+    state = dpc.replay(mixture, scores, [0.5]).state
+    cut = tuple(jax.tree.map(lambda leaf: leaf[:0], own) for own in state.learners)
+    for bad, message in (
+        (state._replace(log_weights=state.log_weights * np.nan), "log_weights must be finite"),
+        (state._replace(seen=state.seen + 1), r"state\.seen must be that of every learner"),
+        (state._replace(learners=cut), r"state\.learners are not those of this Aggregate"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dpc.save(tmp_path / "bad.dpc", mixture, bad)
+    with pytest.raises(ValueError, match=r"state\.learners are not those"):
+        dpc.replay(mixture, scores, [0.5], state=state._replace(learners=cut))
+
+
+def test_a_mixture_within_a_mixture_is_told_of_groups_only_if_it_wants_to_know():
+    scores, groups = sequences(20)["uniform"], np.arange(20) % 2
+    inner = dpc.Aggregate([dpc.Quantized(8), dpc.Quantized(8, discount=0.9)], cells=16)
+    outer = dpc.Aggregate([dpc.Hierarchical(2, bins=8), inner], cells=16)
+    run = dpc.replay(outer, scores, [0.1, 0.5], context=groups)
+    assert np.isfinite(run.thresholds).all()
+    with pytest.raises(ValueError, match="none of the learners"):
+        dpc.replay(dpc.Aggregate([inner]), scores, [0.5], context=groups)

@@ -211,7 +211,8 @@ def test_trees_are_read_in_every_way_of_writing_them():
     assert nodes_of(as_tree({"all": ["x", "y"]})).root == 0
     assert nodes_of(as_tree(2)).root == 2
     np.testing.assert_array_equal(as_groups(nested, [["e", "b"]]), [[6, 2]])
-    np.testing.assert_array_equal(as_groups((-1, -1), [-1, 1]), [2, 1])
+    np.testing.assert_array_equal(as_groups((-1, -1), [-1, 1]), [-1, 1])
+    np.testing.assert_array_equal(as_groups((-1, 0), [-1, 1]), [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_what_is_no_group_is_refused():
         dpc.Hierarchical(2, dpc.priors.HalfNormal(1.0), bins=8)
     with pytest.raises(ValueError, match="this Hierarchical carries on from a GroupedScores"):
         dpc.Hierarchical(2).quantile(learner.init(), [0.5])
-    with pytest.raises(ValueError, match="state is of a tree with 3 nodes, and this one has 4"):
+    with pytest.raises(ValueError, match="state is of a tree with 3 nodes and a depth of 2, and this one has 4 and 2"):
         dpc.Hierarchical(3, bins=4).quantile(learner.init(), [0.5])
     with pytest.raises(ValueError, match="counts up to 16777216 scores in float32"):
         learner.init(rounds=2**24 + 1, dtype=np.float32)
@@ -424,3 +425,62 @@ def test_small_groups_gain_most_and_no_group_loses():
     small = sizes == 5
     gain = (loss["apart"] - loss["groups"]).values
     assert gain[small].mean() > 2 * gain[~small].mean() > 0
+
+
+def test_the_first_index_past_the_groups_is_no_group():
+    """Inside, it is the number of the root: not for users."""
+    learner = dpc.Hierarchical(3)
+    scores = np.full(4, 0.4)
+    jitted = jax.jit(lambda g: dpc.replay(learner, scores, [0.5], context=g).thresholds)
+    assert np.isnan(jitted(np.full(4, 3))).all()
+    assert np.isnan(jitted(np.full(4, -2))).all()
+    with pytest.raises(ValueError, match="context = 3: groups are numbered from 0 to 2"):
+        learner.quantile(learner.init(), [0.5], context=jnp.asarray(3))
+    with pytest.raises(ValueError, match=r"context has shape \(2,\): pass one group"):
+        learner.quantile(learner.init(), [0.5], context=[0, 1])
+
+
+def test_rounds_of_no_group_are_judged_too():
+    scores, groups = np.random.default_rng(0).random(60), np.tile([-1, 0, 1], 20)
+    run = dpc.replay(dpc.Hierarchical(["a", "b"]), scores, [0.5, 0.9], context=groups)
+    assert run.context.tolist() == groups.tolist()
+    assert dpc.metrics.by_group(run).rounds.sel(group="(none)") == 20
+    wrong = run._replace(thresholds=run.thresholds.at[30, 1].set(0.0))
+    failures = dpc.theory.certify(wrong).failures
+    assert failures
+    assert all(failure.startswith("group (none), o") for failure in failures)
+    # Where -1 is the root, and the root a group, there is nothing besides.
+    rooted = dpc.replay(dpc.Hierarchical({"all": ["a", "b"]}), scores, [0.5], context=groups)
+    assert dpc.metrics.by_group(rooted).rounds.values.tolist() == [40, 20, 0]
+
+
+def test_certificates_of_horizons_and_of_weights_of_one():
+    scores, groups = np.random.default_rng(0).random((2, 30)), np.arange(30) % 3
+    run = dpc.replay(dpc.Hierarchical(3), scores, [0.5, 0.9], context=groups, delay=[0, 2])
+    found = dpc.theory.certify(run)
+    assert found.passed
+    assert (found.dataset.verdict.sel(check="order") == "pass").all()
+    assert (found.dataset.verdict.sel(check=["regret", "coverage"]) == "no claim").all()
+    deaf = dpc.Hierarchical(3, concentrations=dpc.schedules.Constant(1.0))
+    found = dpc.theory.certify(dpc.replay(deaf, scores[0], [0.5], context=groups))
+    assert "FAIL" not in found.dataset.verdict.sel(check=["order", "optimality", "regret"]).values
+
+
+def test_spoilt_evidence_is_not_saved_nor_carried_on(tmp_path):
+    scores, groups = np.random.default_rng(0).random(20), np.arange(20) % 3
+    for bins, spoilt, message in (
+        (8, {"counts": -1.0}, "must be finite and not negative"),
+        (8, {"counts": 2.0}, r"state\.totals must be the sums"),
+        (8, {"totals": np.nan}, r"state\.totals\[0\] = nan"),
+        (None, {"groups": 77}, r"state\.groups\[0\] = .*this tree has 4 nodes"),
+        (None, {"shares": 3.0}, "no share above 1"),
+    ):
+        learner = dpc.Hierarchical(3, bins=bins)
+        state = dpc.replay(learner, scores, [0.5], context=groups).state
+        (name, factor), *_ = spoilt.items()
+        bad = state._replace(**{name: getattr(state, name) * factor if name != "groups" else state.groups + factor})
+        with pytest.raises(ValueError, match=message):
+            dpc.save(tmp_path / "bad.dpc", learner, bad)
+        if name in ("totals", "groups"):
+            with pytest.raises(ValueError, match=message):
+                dpc.replay(learner, scores, [0.5], state=bad, context=groups)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.aggregation.mixing import learnt, mixed
-from dpconformal.aggregation.stacks import cdf_in_cells, joined, parted, read, stacked
+from dpconformal.aggregation.stacks import cdf_in_cells, joined, parted, read, stacked, takes_context
 from dpconformal.beliefs.bins import BinnedScores, part_way
 from dpconformal.beliefs.weights import check_unspoilt
 from dpconformal.checks import Numbers, Scalar, is_traced, number, places
@@ -54,12 +54,12 @@ class Aggregate:
     trusted in the tail and another one in the middle. The mixtures, put in order, are one cdf: thresholds never
     cross.
 
-    Guarantee, with no assumption: after any number of rounds the total CRPS exceeds that of the best of the N beliefs
-    by ln N · (high - low)/2 at most, even if a best one is chosen for each point of the support. With a
-    ``fixed_share`` s, it exceeds that of the best sequence of beliefs with k switches in T rounds by
-    (high - low)/2 · [ln N + k ln(N/s) + (T - 1 - k) ln(1/(1 - s))] at most. This holds of beliefs that are constant in
-    each cell. What others do within a cell is not seen, which can cost more: of the order of (high - low)/cells a round
-    at worst, where much of a belief's own prior lies within one. The more cells, the less.
+    Guarantee, with no assumption on the scores, for beliefs that are constant in each cell: after any number of rounds
+    the total CRPS exceeds that of the best of the N beliefs by ln N · (high - low)/2 at most, even if a best one is
+    chosen for each point of the support. With a ``fixed_share`` s, it exceeds that of the best sequence of beliefs with
+    k switches in T rounds by (high - low)/2 · [ln N + k ln(N/s) + (T - 1 - k) ln(1/(1 - s))] at most. What other
+    beliefs do within a cell is not seen, and can cost more, of the order of (high - low)/cells a round at worst: where
+    a steep prior stays, or all scores of an unbinned belief lie within one cell. The more cells, the less.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Aggregate:
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay tells those learners that take a context."""
-        told = [learner.as_context(context, shape) for learner in self.learners if hasattr(learner, "as_context")]
+        told = [learner.as_context(context, shape) for learner in self.learners if takes_context(learner)]
         if not told and context is not None:
             raise ValueError("context is given, and none of the learners of this Aggregate takes one")
         if any(not is_traced(told) and not np.array_equal(told[0], other) for other in told[1:]):
@@ -196,6 +196,10 @@ def _check(learner: Aggregate, state: Any, batched: bool = False) -> None:
     count = state.log_weights.shape[-2]
     if count != len(learner.learners):
         raise ValueError(f"state is of {count} learners, and this Aggregate has {len(learner.learners)}")
+    stacks, axis = stacked(learner.learners), np.ndim(state.seen)
+    sizes = [{leaf.shape[axis : axis + 1] for leaf in jax.tree.leaves(own)} for own in state.learners]
+    if sizes != [{(len(stack.places),)} for stack in stacks]:
+        raise ValueError("state.learners are not those of this Aggregate: carry on with the learner that made it")
     if learner.cells is not None and state.log_weights.shape[-1] != learner.cells:
         cells = state.log_weights.shape[-1]
         raise ValueError(f"state has {cells} cells, and this Aggregate has cells = {learner.cells}")
@@ -225,7 +229,8 @@ def _quantile(learner: Aggregate, state: Mixture, levels: Array, context: Any) -
     steps, edges = _steps(learner, state, context), _edges(learner, state)
     reached = jnp.searchsorted(steps, levels, method="compare_all")
     # The learners' own thresholds enclose the mixture's, to the last bit: a mixture lies between what it is made of.
-    return jnp.clip(edges[reached].astype(own.dtype), jnp.min(own, axis=0), jnp.max(own, axis=0))
+    found = jnp.clip(edges[reached].astype(own.dtype), jnp.min(own, axis=0), jnp.max(own, axis=0))
+    return jnp.where(jnp.isnan(steps).any(), jnp.nan, found)  # of bad weights a threshold knows nothing
 
 
 def _asked(learner: Any, state: State, levels: Array, **given: Any) -> Array:

@@ -32,6 +32,12 @@ class Stack(NamedTuple):
     told: bool
 
 
+def takes_context(learner: Any) -> bool:
+    """Tell whether a learner is told the context of a round; of a mixture, whether any of those in it is."""
+    inner = getattr(learner, "learners", None)
+    return hasattr(learner, "as_context") and (inner is None or any(map(takes_context, inner)))
+
+
 def stacked(learners: Sequence[Any]) -> list[Stack]:
     """
     Sort learners into stacks.
@@ -56,7 +62,7 @@ def stacked(learners: Sequence[Any]) -> list[Stack]:
             jax.tree.map(
                 lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *(learners[i] for i in places)
             ),
-            hasattr(learners[places[0]], "as_context"),
+            takes_context(learners[places[0]]),
         )
         for places in kinds.values()
     ]

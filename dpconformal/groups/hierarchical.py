@@ -12,7 +12,7 @@ from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.bins import bin_of, centres_of, part_way
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, check_sorted, empty, grow, take_in
 from dpconformal.beliefs.weights import check_prior, check_unspoilt
-from dpconformal.checks import Numbers, Scalar, is_traced, places, whole
+from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, places, whole
 from dpconformal.counting import advance
 from dpconformal.groups.evidence import (
     GroupedCounts,
@@ -47,9 +47,10 @@ class Hierarchical:
     each with the probability that it is news to it, the expected number of "tables". Thresholds of a group
     never cross.
 
-    Guarantees, for each group: if its n scores and the next are exchangeable, the coverage probability lies in the
-    bracket of :func:`dpconformal.theory.coverage_bracket` with n and the group's own concentration, whatever the other
-    groups are like; and the regret is bounded on any sequence, see :func:`dpconformal.theory.group_regret_bound`.
+    Guarantees, for each group without groups below it: if its n scores and the next are exchangeable, without ties, the
+    coverage probability lies in the bracket of :func:`dpconformal.theory.coverage_bracket` with n and the group's own
+    concentration, whatever the other groups are like (with bins, but for scores that share one with the threshold); and
+    the regret is bounded on any sequence, see :func:`dpconformal.theory.group_regret_bound`.
 
     Parameters
     ----------
@@ -126,20 +127,20 @@ class Hierarchical:
         """Check the groups of a replay: an index or a name a round, shape (T,) or (..., T)."""
         if context is None:
             raise ValueError("context is missing: pass the group of each round, replay(..., context=groups)")
-        nodes = self._node(context) if is_traced(context) else jnp.asarray(as_groups(self.tree, context))
-        if nodes.shape not in (shape, shape[-1:]):
-            raise ValueError(f"context has shape {nodes.shape}: pass a group a round, {shape}")
-        return jnp.broadcast_to(nodes, shape)
+        groups = context if is_traced(context) else jnp.asarray(as_groups(self.tree, context))
+        if groups.shape not in (shape, shape[-1:]):
+            raise ValueError(f"context has shape {groups.shape}: pass a group a round, {shape}")
+        return jnp.broadcast_to(groups, shape)
 
     def belief(self, state: State, context: Any = None) -> Belief:
         """Return the distribution of the next score of a group; without one, that of the root."""
         _check(self, state)
-        return _belief(self, state, self._node(context))
+        return _belief(self, state, self._one_node(context))
 
     def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
         """Predict the threshold of each level, in a round of this group."""
         _check(self, state)
-        return _quantile(self, state, as_levels(levels, state.totals.dtype), self._node(context))
+        return _quantile(self, state, as_levels(levels, state.totals.dtype), self._one_node(context))
 
     def cdf(self, state: State, x: Numbers, side: str = "right", context: Any = None) -> Float[Array, "..."]:
         """Probability that the next score of a group is at most x; with ``side="left"`` below x."""
@@ -148,7 +149,7 @@ class Hierarchical:
     def observe(self, state: State, score: Numbers, context: Any = None) -> State:
         """Return the state after one more score, of this group."""
         _check(self, state)
-        node, score = self._node(context), as_score(score, self.support).astype(state.totals.dtype)
+        node, score = self._one_node(context), as_score(score, self.support).astype(state.totals.dtype)
         if isinstance(state, GroupedCounts):
             return _count(self, state, score, node)
         if not is_traced(state.seen):
@@ -161,19 +162,24 @@ class Hierarchical:
         """Run over recorded scores: :func:`dpconformal.replay`."""
         return replay(self, scores, levels, state, keep, context=context)
 
-    def _node(self, context: Any) -> Array:
-        """Return the node of a group; one that is none, inside ``jit``, stays such."""
+    def node(self, context: Any) -> Array:
+        """Return the node of a group, or of many; -2 for what is none, inside ``jit``."""
         nodes = nodes_of(self.tree)
         if context is None:
             return jnp.asarray(nodes.root, jnp.int32)
         if not is_traced(context):
-            # What a replay hands on is a node already, and the root may be one after the last group.
-            if isinstance(context, jax.Array) and context.ndim == 0 and int(context) == nodes.root:
-                return context
-            return jnp.asarray(as_groups(self.tree, context))
-        if not jnp.issubdtype(context.dtype, jnp.integer):
+            groups = jnp.asarray(as_groups(self.tree, context))
+        elif jnp.issubdtype(context.dtype, jnp.integer):
+            groups = jnp.where((context >= -1) & (context < nodes.groups), context, -2).astype(jnp.int32)
+        else:
             raise ValueError(f"context has dtype {context.dtype}: pass indices of groups, whole numbers")
-        return jnp.where(context == -1, nodes.root, context).astype(jnp.int32)
+        return jnp.where(groups == -1, nodes.root, groups)
+
+    def _one_node(self, context: Any) -> Array:
+        node = self.node(context)
+        if node.ndim:
+            raise ValueError(f"context has shape {node.shape}: pass one group; use replay for many rounds, or jax.vmap")
+        return node
 
 
 def _schedules(given: Any, depth: int) -> tuple[Any, ...]:
@@ -215,8 +221,18 @@ def _check(learner: Hierarchical, state: Any, batched: bool = False) -> None:
             "where scores are to be observed"
         )
     nodes, depth = nodes_of(learner.tree).paths.shape
-    if state.totals.shape[-1] != nodes or (isinstance(state, GroupedScores) and state.shares.shape[-1] != depth):
-        raise ValueError(f"state is of a tree with {state.totals.shape[-1]} nodes, and this one has {nodes}")
+    own = (state.totals.shape[-1], state.shares.shape[-1] if isinstance(state, GroupedScores) else depth)
+    if own != (nodes, depth):
+        raise ValueError(
+            f"state is of a tree with {own[0]} nodes and a depth of {own[1]}, and this one has {nodes} and {depth}"
+        )
+    if is_traced(state):
+        return
+    totals = np.asarray(state.totals)
+    complain_at("state.totals", totals, ~(np.isfinite(totals) & (totals >= 0)), "nothing counts so; carry on elsewhere")
+    if isinstance(state, GroupedScores):
+        groups = np.asarray(state.groups)
+        complain_at("state.groups", groups, (groups < 0) | (groups >= nodes), f"this tree has {nodes} nodes")
     if isinstance(state, GroupedCounts) and state.counts.shape[-1] != learner.bins:
         raise ValueError(f"state has {state.counts.shape[-1]} bins, and this Hierarchical has bins = {learner.bins}")
     if isinstance(state, GroupedScores):

@@ -181,7 +181,7 @@ def as_groups(tree: Tree, groups: Any) -> np.ndarray:
     Returns
     -------
     ndarray of int32
-        Nodes, of the same shape.
+        Indices of groups, of the same shape; -1 for none, or the root's where that is a group.
 
     Raises
     ------
@@ -211,4 +211,4 @@ def as_groups(tree: Tree, groups: Any) -> np.ndarray:
         raise ValueError(
             f"context{place} = {array[index]}: groups are numbered from 0 to {nodes.groups - 1}; -1 stands for none"
         )
-    return np.where(array < 0, nodes.root, array).astype(np.int32)
+    return np.where(array < 0, nodes.root if nodes.root < nodes.groups else -1, array).astype(np.int32)

@@ -26,7 +26,8 @@ def by_group(run: Replay, groups: Any = None, names: Any = None) -> "xr.Dataset"
         The group of each round, by index or name; or rows of booleans, for groups that may overlap. By default what
         the run's learner was told, its ``context``.
     names : sequence, optional
-        What to call the groups; by default as the learner's tree does, or by their indices.
+        What to call the groups; by default as the learner's tree does, or by their indices. Rounds of no group are a
+        group besides, -1 or "(none)".
 
     Returns
     -------
@@ -85,5 +86,6 @@ def _members(groups: np.ndarray, run: Replay, own: bool) -> tuple[list[np.ndarra
     if tree is None:
         found = np.unique(groups)
         return [groups == name for name in found], found
-    nodes = nodes_of(tree)
-    return [groups == i for i in range(nodes.groups)], nodes.names or range(nodes.groups)
+    nodes, alone = nodes_of(tree), bool((groups == -1).any())  # rounds of no group
+    called = [*nodes.names] + ["(none)"] * alone if nodes.names else [*range(nodes.groups)] + [-1] * alone
+    return [groups == i for i in [*range(nodes.groups)] + [-1] * alone], called

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.checks import Scalar, scalar
+from dpconformal.groups import Hierarchical
 from dpconformal.masking import round_counts
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
@@ -179,8 +180,9 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     claimed: list[list[bool]] = []
     axes = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
     lead, coords = shape[:-2], {"check": list(CHECKS), "level": np.arange(shape[-1]) if shape else []}
+    by_group = isinstance(run, Replay) and group_lines.judged_by_group(run) and not not_at_once(run)
     for index, whole in sequences(run, observed=False):
-        parts = _parts(whole, delta)
+        parts = group_lines.checks(whole, delta, group_lines.groups_of(run)) if by_group else [_checks(whole, delta)]
         # As the user counts rounds, those without a score among them.
         here = np.arange(shape[-2]) if run.mask is None else np.flatnonzero(~np.asarray(run.mask)[index])
         rounds = np.concatenate([[0], here + 1])
@@ -189,7 +191,7 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
                 found[name].append(np.stack([getattr(line, name) for line in checks]))
             found["round"][-1] = rounds[found["round"][-1]]
             claimed.append([line.claimed for line in checks])  # which depends on the delay
-    if group_lines.judged_by_group(run) and not not_at_once(run):
+    if by_group:
         coords["group"] = group_lines.group_names(run)
         axes, lead = [*axes, "group"], (*lead, len(coords["group"]))
     stacked = {name: np.array(value).reshape(*lead, len(CHECKS), shape[-1]) for name, value in found.items()}
@@ -206,20 +208,20 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     return Certificate(xr.Dataset(variables, coords, attrs))
 
 
-def _parts(whole: Replay, delta: float) -> list[tuple[lines.Line, ...]]:
-    """Make the lines of one sequence: a set, or with groups one for each."""
-    if not_at_once(whole):
-        return [(lines.order(whole.observed()), *late_lines.checks(whole))]
-    if group_lines.judged_by_group(whole):
-        return group_lines.checks(whole, delta)
+def _checks(whole: Replay, delta: float) -> tuple[lines.Line, ...]:
+    """Make the lines of one sequence."""
     sequence = whole.observed()
-    path = path_of(sequence)
-    return [
-        (
+    if not_at_once(whole):
+        found = (lines.order(sequence), *late_lines.checks(whole))
+    else:
+        path = path_of(sequence)
+        found = (
             lines.order(sequence),
             lines.optimality(sequence, path),
             lines.regret(sequence, path),
             lines.fading_regret(sequence, path),
             coverage_line.coverage(sequence, path, delta),
         )
-    ]
+    if isinstance(whole.learner, Hierarchical):  # what is proved of groups is not proved of all rounds together
+        return (found[0], *(lines.no_claim(line.seen) for line in found[1:]))
+    return found

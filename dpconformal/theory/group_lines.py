@@ -21,13 +21,19 @@ def judged_by_group(run: Any) -> bool:
     return isinstance(run.learner, Hierarchical) and run.context is not None
 
 
+def groups_of(run: Replay) -> list[int]:
+    """List the groups of a run's tree; then -1, if there are rounds of none."""
+    groups = list(range(nodes_of(run.learner.tree).groups))
+    return groups + [-1] * bool((np.asarray(run.context) == -1).any())
+
+
 def group_names(run: Replay) -> list[Any]:
     """Name the groups of a run, or number them."""
-    nodes = nodes_of(run.learner.tree)
-    return list(nodes.names) or list(range(nodes.groups))
+    names, groups = nodes_of(run.learner.tree).names, groups_of(run)
+    return [(names[group] if group >= 0 else "(none)") if names else group for group in groups]
 
 
-def checks(whole: Replay, delta: float) -> list[tuple[Line, ...]]:
+def checks(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Line, ...]]:
     """
     Check order, optimality, regret, discounted regret and coverage.
 
@@ -37,6 +43,8 @@ def checks(whole: Replay, delta: float) -> list[tuple[Line, ...]]:
         One sequence on the host.
     delta : float
         Probability that iid scores leave the band of any group, for a level.
+    groups : list of int
+        Which to check, from :func:`groups_of`.
 
     Returns
     -------
@@ -49,7 +57,7 @@ def checks(whole: Replay, delta: float) -> list[tuple[Line, ...]]:
     gap = np.maximum(np.maximum(levels - path.reached, path.below - levels), 0)
     gap = np.where(np.isnan(path.reached), np.inf, gap)
     found: list[tuple[Line, ...]] = []
-    for group in range(nodes_of(run.learner.tree).groups):
+    for group in groups:
         here = np.flatnonzero(path.nodes == group)
         rows: Any = np.asarray(run.thresholds)[here], np.asarray(run.scores)[here]
         own = run._replace(thresholds=rows[0], scores=rows[1], context=None, mask=None)

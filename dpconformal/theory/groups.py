@@ -68,7 +68,7 @@ def group_path(run: Replay) -> GroupPath:
 
 def _trace(learner: Hierarchical, state: Any, score: Any, thresholds: Any, context: Any) -> Any:
     del score
-    belief, (path, _, _, totals) = learner.belief(state, context), path_to(learner, state.totals, context)
+    belief, (path, _, _, totals) = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
     ends = belief.cdf(thresholds), belief.cdf(thresholds, side="left")
     return jnp.concatenate([path.weights, totals, *ends])
 
@@ -103,13 +103,15 @@ def bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: n
         regularised = np.where(count > 0, own * count / (1 - own), 0.0)  # h, in scores
         curved = regularised * above.prod(axis=1) * float(strong_convexity(learner.prior)) * width
         unstable = np.minimum(1, steep / (2 * curved[:, None]))  # in the first round everything
-    moved = _movement(above, path.totals[here, :depth])
-    drifted = regularised[:-1] * moved + np.maximum(regularised[:-1] - regularised[1:], 0)
-    drifted = np.concatenate([[0.0], np.where(count[:-1] > 0, drifted, 0.0)]) if here.size else np.zeros(0)
-    bound = steep * width * (regularised + np.cumsum(drifted))[:, None] + width * np.cumsum(steep * unstable, axis=0)
+        moved = _movement(above, path.totals[here, :depth])
+        drifted = regularised[:-1] * moved + np.maximum(regularised[:-1] - regularised[1:], 0)
+        drifted = np.concatenate([[0.0], np.where(count[:-1] > 0, drifted, 0.0)]) if here.size else np.zeros(0)
+        bound = steep * width * (regularised + np.cumsum(drifted))[:, None] + width * np.cumsum(
+            steep * unstable, axis=0
+        )
     if learner.bins is not None:
         bound += steep * width * (count + 1)[:, None] / learner.bins
-    return bound
+    return np.where(np.isnan(bound), np.inf, bound)  # with a weight of 1 a group never learns
 
 
 def _movement(weights: np.ndarray, totals: np.ndarray) -> np.ndarray:
