@@ -131,8 +131,8 @@ def replay(
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     shape, batch = scores.shape, leading_axes(delay, scores.shape[:-1])
     if not is_traced(scores):
-        waiting = int(np.max(delay, initial=0))  # scores that the state keeps as well
-        check_memory(learner, (*batch, shape[-1] + waiting), levels, float_dtype(scores), keep)
+        rounds = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
+        check_memory(learner, (*batch, rounds), levels, float_dtype(scores), keep)
     if mask is None:
         scores = checked_scores(scores, support_of(learner))
     else:
