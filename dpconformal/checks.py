@@ -293,3 +293,26 @@ def whole(name: str, value: Any, minimum: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
         raise ValueError(f"{name} = {value!r}: must be a whole number, at least {minimum}")
     return int(value)
+
+
+def check_seed(name: str, seed: Any) -> None:
+    """
+    Check a seed of JAX's random numbers.
+
+    Parameters
+    ----------
+    name : str
+        What to call it in the error.
+    seed : int, or array of int
+        The seed; a traced one is not looked at.
+
+    Raises
+    ------
+    ValueError
+        For anything but whole numbers from 0 to 2³¹ - 1.
+    """
+    if is_traced(seed):
+        return
+    array = np.asarray(seed)
+    if not np.issubdtype(array.dtype, np.integer) or (array < 0).any() or (array >= 2**31).any():
+        raise ValueError(f"{name} = {seed!r}: pass a whole number from 0 to 2^31 - 1")

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from dpconformal.baselines.buckets import Buckets, Choice, choose, counted, no_rounds, reseeded
 from dpconformal.baselines.grid import GridLearner, grid_of, learnt, routed, width_of
 from dpconformal.baselines.grid_checks import check_grid
-from dpconformal.checks import Numbers, Scalar, is_traced, number, places, whole
+from dpconformal.checks import Numbers, Scalar, check_seed, is_traced, number, places, whole
 from dpconformal.learner import State
 from dpconformal.pytree import register
 
@@ -87,12 +87,12 @@ class MVP(GridLearner):
         object.__setattr__(self, "eta", number("MVP.eta", self.eta, 0.0, open_low=True))
         if not isinstance(self.normalize, bool):
             raise ValueError(f"MVP.normalize = {self.normalize!r}: pass True or False")
-        _check_seed("MVP.seed", self.seed)
+        check_seed("MVP.seed", self.seed)
 
     def init(self, rounds: int | None = None, dtype: Any = None, seed: Any = None) -> State:
         """Return the state before any score; with a seed of its own where one is given."""
         if seed is not None:
-            _check_seed("seed", seed)
+            check_seed("seed", seed)
         state = super().init(rounds, dtype)
         step = 1 / (self.resolution * self.buckets)
         if step < 2 * float(jnp.finfo(state.coin.dtype).eps):
@@ -160,14 +160,6 @@ class MVP(GridLearner):
         if row.shape != (self.groups,):
             raise ValueError(f"context has shape {row.shape}: pass a row of {self.groups} booleans")
         return row
-
-
-def _check_seed(name: str, seed: Any) -> None:
-    if is_traced(seed):
-        return
-    array = np.asarray(seed)
-    if not np.issubdtype(array.dtype, np.integer) or (array < 0).any() or (array >= 2**31).any():
-        raise ValueError(f"{name} = {seed!r}: pass a whole number from 0 to 2^31 - 1")
 
 
 def _booleans(context: Any) -> Array:

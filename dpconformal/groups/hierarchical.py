@@ -9,24 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.bins import bin_of, centres_of, part_way
-from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, check_sorted, empty, grow, take_in
+from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, check_sorted, empty, grow
 from dpconformal.beliefs.weights import check_prior, check_unspoilt
 from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, places, whole
-from dpconformal.counting import advance
-from dpconformal.groups.evidence import (
-    GroupedCounts,
-    GroupedScores,
-    Path,
-    empty_counts,
-    empty_scores,
-    path_of,
-    shares_of,
-    with_room,
-)
+from dpconformal.groups.evidence import GroupedCounts, GroupedScores, empty_counts, empty_scores, with_room
+from dpconformal.groups.nested import belief_of, counted, inserted, quantile_of
 from dpconformal.groups.tree import as_groups, as_tree, nodes_of
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
-from dpconformal.learner import usable
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
@@ -135,12 +124,12 @@ class Hierarchical:
     def belief(self, state: State, context: Any = None) -> Belief:
         """Return the distribution of the next score of a group; without one, that of the root."""
         _check(self, state)
-        return _belief(self, state, self._one_node(context))
+        return belief_of(self, state, self._one_node(context))
 
     def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
         """Predict the threshold of each level, in a round of this group."""
         _check(self, state)
-        return _quantile(self, state, as_levels(levels, state.totals.dtype), self._one_node(context))
+        return quantile_of(self, state, as_levels(levels, state.totals.dtype), self._one_node(context))
 
     def cdf(self, state: State, x: Numbers, side: str = "right", context: Any = None) -> Float[Array, "..."]:
         """Probability that the next score of a group is at most x; with ``side="left"`` below x."""
@@ -151,10 +140,10 @@ class Hierarchical:
         _check(self, state)
         node, score = self._one_node(context), as_score(score, self.support).astype(state.totals.dtype)
         if isinstance(state, GroupedCounts):
-            return _count(self, state, score, node)
+            return counted(self, state, score, node)
         if not is_traced(state.seen):
             state = with_room(state, grow(state.scores, 1))
-        return _insert(self, state, score, node)
+        return inserted(self, state, score, node)
 
     def replay(
         self, scores: Numbers, levels: Numbers, state: State | None = None, keep: str = "all", context: Any = None
@@ -237,99 +226,3 @@ def _check(learner: Hierarchical, state: Any, batched: bool = False) -> None:
         raise ValueError(f"state has {state.counts.shape[-1]} bins, and this Hierarchical has bins = {learner.bins}")
     if isinstance(state, GroupedScores):
         check_sorted(learner, state.scores, batched=batched)
-
-
-def path_to(learner: Hierarchical, totals: Array, node: Array) -> tuple[Path, Array, Array, Array]:
-    """
-    Follow the way from the root to a node.
-
-    Parameters
-    ----------
-    learner : Hierarchical
-        The belief.
-    totals : Array, shape (nodes,)
-        What counts for each node.
-    node : Array, shape ()
-        Where to go.
-
-    Returns
-    -------
-    tuple
-        Weights on the way; its nodes, which of them are there, and their totals, all of shape (depth,).
-    """
-    nodes = nodes_of(learner.tree)
-    known = jnp.clip(node, 0, len(nodes.levels) - 1)
-    way = jnp.asarray(nodes.paths, jnp.int32)[known]
-    active, way = way >= 0, jnp.maximum(way, 0)
-    held = jnp.where(active, totals[way], 0)
-    return path_of(learner.concentrations, held, active), way, active, held
-
-
-def _sound(learner: Hierarchical, node: Array) -> Array:
-    return (node >= 0) & (node < len(nodes_of(learner.tree).levels))
-
-
-@jax.jit
-def _belief(learner: Hierarchical, state: State, node: Array) -> Belief:
-    dtype = state.totals.dtype
-    path, way, active, _ = path_to(learner, state.totals, node)
-    fine = (state.seen >= 0) & _sound(learner, node)
-    prior = jnp.where(fine, path.prior, jnp.nan)
-    if isinstance(state, GroupedCounts):
-        mass = path.units @ jnp.where(active[:, None], state.counts[way], 0)
-        bins = state.counts.shape[-1]
-        atoms, used = centres_of(learner.support, bins, dtype), jnp.asarray(bins, jnp.int32)
-    else:
-        ways = jnp.asarray(nodes_of(learner.tree).paths, jnp.int32)[state.groups]
-        counts = jnp.where((ways == way[None]) & active[None], state.shares, 0) @ path.units
-        used = jnp.maximum(state.seen, 0)
-        mass = jnp.where(state.arrivals > 0, counts[jnp.maximum(state.arrivals - 1, 0)], 0)
-        atoms = state.values
-    cumulative = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(mass)])
-    return Belief(learner.prior, prior, atoms, cumulative, used)
-
-
-@jax.jit
-def _quantile(learner: Hierarchical, state: State, levels: Array, node: Array) -> Array:
-    return _belief(learner, state, node).quantile(levels)
-
-
-@jax.jit
-def _count(learner: Hierarchical, state: GroupedCounts, score: Array, node: Array) -> GroupedCounts:
-    dtype, bins = score.dtype, state.counts.shape[-1]
-    low, high = (jnp.asarray(end, dtype) for end in learner.support)
-    fine = usable(score, learner.support) & _sound(learner, node)
-    here = bin_of(jnp.where(fine, score, low), low, high, bins)
-    ends = part_way(low, high, jnp.stack([here, here + 1]).astype(dtype), jnp.asarray(bins, dtype))
-    base = jnp.diff(learner.prior.cdf(ends))[0]
-    path, way, active, totals = path_to(learner, state.totals, node)
-    held = jnp.where(active, state.counts[way, here], 0)
-    shares = shares_of(path, held, totals, jnp.sum(active) - 1, base)
-    added = jnp.where(active, shares, 0)
-    return GroupedCounts(
-        advance(state.seen, fine), state.counts.at[way, here].add(added), state.totals.at[way].add(added)
-    )
-
-
-@jax.jit
-def _insert(learner: Hierarchical, state: GroupedScores, score: Array, node: Array) -> GroupedScores:
-    path, way, active, totals = path_to(learner, state.totals, node)
-    ways = jnp.asarray(nodes_of(learner.tree).paths, jnp.int32)[state.groups]
-    equal = (
-        jnp.zeros(state.groups.shape, bool)
-        .at[jnp.maximum(state.arrivals - 1, 0)]
-        .max((state.values == score) & (state.arrivals > 0))
-    )
-    held = jnp.sum(jnp.where((ways == way[None]) & active[None] & equal[:, None], state.shares, 0), axis=0)
-    shares = shares_of(path, held, totals, jnp.sum(active) - 1, 0)
-    after = take_in(state.scores, score, learner.support)
-    seen = jnp.where(_sound(learner, node), after.seen, -1)
-    slot = jnp.arange(state.groups.shape[0], dtype=jnp.int32) == state.seen
-    return GroupedScores(
-        seen,
-        after.values,
-        after.arrivals,
-        jnp.where(slot, node, state.groups),
-        jnp.where(slot[:, None], shares, state.shares),
-        state.totals.at[way].add(jnp.where(active, shares, 0)),
-    )

@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from dpconformal.binning import bin_of
-from dpconformal.checks import Numbers, Scalar, is_traced, number, ordered, places
+from dpconformal.checks import Numbers, Scalar, check_seed, number, ordered, places
 from dpconformal.counting import advance, room_to_count
 from dpconformal.inputs import as_score, check_not_batched
 from dpconformal.learner import usable
@@ -78,7 +77,7 @@ class BinnedRanks:
         for name in ("low", "high"):
             object.__setattr__(self, name, number(f"BinnedRanks.{name}", getattr(self, name)))
         ordered("BinnedRanks", self.low, self.high)
-        _check_seed("BinnedRanks.seed", self.seed)
+        check_seed("BinnedRanks.seed", self.seed)
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -89,7 +88,7 @@ class BinnedRanks:
         """Return the state before any score; with a seed of its own where one is given."""
         check_not_batched(self)
         seed = self.seed if seed is None else seed
-        _check_seed("seed", seed)
+        check_seed("seed", seed)
         key = jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
         zero, coin = jnp.zeros((), jnp.int32), jnp.zeros((), dtype or jnp.result_type(float))
         return _tossed(RankedBins(zero, key, coin, jnp.zeros(self.bins, jnp.int32)))
@@ -140,11 +139,3 @@ def _tossed(state: RankedBins) -> RankedBins:
     key = jax.random.wrap_key_data(state.key, impl="threefry2x32")
     coin = jax.random.uniform(jax.random.fold_in(key, jnp.maximum(state.seen, 0) + 1), (), state.coin.dtype)
     return state._replace(coin=coin)
-
-
-def _check_seed(name: str, seed: Any) -> None:
-    if is_traced(seed):
-        return
-    array = np.asarray(seed)
-    if not np.issubdtype(array.dtype, np.integer) or (array < 0).any() or (array >= 2**31).any():
-        raise ValueError(f"{name} = {seed!r}: pass a whole number from 0 to 2^31 - 1")

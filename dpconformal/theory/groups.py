@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.groups import Hierarchical
-from dpconformal.groups.hierarchical import path_to
+from dpconformal.groups.nested import path_to
 from dpconformal.groups.tree import nodes_of
 from dpconformal.metrics.calibration import read_again
 from dpconformal.metrics.groups import by_group
