@@ -5,7 +5,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 
-def bin_of(score: Float[Array, "*n"], low: Float[Array, ""], high: Float[Array, ""], bins: int) -> Int[Array, "*n"]:
+def bin_of(
+    score: Float[Array, "*n"], low: Float[Array, ""], high: Float[Array, ""], bins: int, closed: str = "left"
+) -> Int[Array, "*n"]:
     """
     Find the bin that holds a score; correct to the last bit, also where division rounds.
 
@@ -17,6 +19,9 @@ def bin_of(score: Float[Array, "*n"], low: Float[Array, ""], high: Float[Array, 
         Ends of the support.
     bins : int
         How many bins there are.
+    closed : {"left", "right"}
+        Whether an edge belongs to the bin above it, or to the one below it. The ends of the support belong to the
+        first and the last bin either way.
 
     Returns
     -------
@@ -24,20 +29,42 @@ def bin_of(score: Float[Array, "*n"], low: Float[Array, ""], high: Float[Array, 
         Bins, counted from 0.
     """
     score, low, high = lax.stop_gradient((score, low, high))
-    width = high - low
-    # Behind the barrier XLA cannot replace the division by a product with the rounded 1/bins.
-    size = lax.optimization_barrier(jnp.asarray(bins, score.dtype))
-
-    def edge(k: Array) -> Array:
-        return part_way(low, high, k, size)
-
-    k = jnp.floor((score - low) / width * size)
-    k = jnp.where(score < edge(k), k - 1, jnp.where(score >= edge(k + 1), k + 1, k))
+    place = (score - low) / (high - low) * bins
+    if closed == "left":
+        k = jnp.floor(place)
+        below, beyond = score < edge_of(low, high, k, bins), score >= edge_of(low, high, k + 1, bins)
+    else:
+        k = jnp.ceil(place) - 1
+        below, beyond = score <= edge_of(low, high, k, bins), score > edge_of(low, high, k + 1, bins)
+    k = jnp.where(below, k - 1, jnp.where(beyond, k + 1, k))
     return jnp.clip(k, 0, bins - 1).astype(jnp.int32)
 
 
+def edge_of(low: Float[Array, ""], high: Float[Array, ""], k: Float[Array, "*n"], bins: int) -> Float[Array, "*n"]:
+    """
+    Compute edges of equal bins: the same bits in every program, and the last one is the end of the support.
+
+    Parameters
+    ----------
+    low, high : Array, shape ()
+        Ends of the support.
+    k : Array
+        Edges, from 0 to ``bins``.
+    bins : int
+        How many bins there are.
+
+    Returns
+    -------
+    Array
+        The edges.
+    """
+    # XLA turns a division by one number into a product with its rounded inverse. It cannot, behind a barrier.
+    size = lax.optimization_barrier(jnp.full(k.shape, bins, low.dtype))
+    return jnp.where(k == bins, high, part_way(low, high, k, size))
+
+
 def part_way(
-    low: Float[Array, ""], high: Float[Array, ""], part: Float[Array, "*n"], whole: Float[Array, ""]
+    low: Float[Array, ""], high: Float[Array, ""], part: Float[Array, "*n"], whole: Float[Array, "..."]
 ) -> Float[Array, "*n"]:
     """
     Go ``part`` of ``whole`` equal steps from one end of the support to the other.
@@ -48,7 +75,7 @@ def part_way(
         Ends of the support.
     part : Array
         Steps to go.
-    whole : Array, shape ()
+    whole : Array
         Steps in all.
 
     Returns

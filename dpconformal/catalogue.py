@@ -118,7 +118,7 @@ _LEARNERS = Catalogue(
             "O(bins); O(1) in a replay",
             "any",
             True,
-            "as Exact, plus O(R·T/bins) regret",
+            "as Exact, plus O(R·T/bins) regret; coverage at least that of Exact, by thresholds within a bin above it",
             "none for regret; iid for coverage",
             _PAPER,
         ),

@@ -69,7 +69,7 @@ BELIEFS = {
     "exact_discounted": dpc.Exact(discount=0.9),
     "exact_callable": dpc.Exact(schedule=lambda t: 1 / (1 + jnp.log(t))),
     "quantized": dpc.Quantized(bins=16),
-    "quantized_discounted": dpc.Quantized(bins=16, discount=0.9),
+    "quantized_discounted": dpc.Quantized(bins=16, discount=0.9, rounding="nearest"),
 }
 # Everything with a cdf: one distribution answers every level.
 LEARNERS = BELIEFS | {

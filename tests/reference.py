@@ -61,19 +61,20 @@ def belief_cdf(x, prior_cdf, scores, shares):
     return prior[:, None] * prior_cdf(x) + np.einsum("ti,tai->ta", past, scores <= x[:, :, None])
 
 
-def to_bin_centre(scores, bins, low, high):
-    """Each score at the centre of its bin; an edge goes up, the top end to the last bin."""
-    edges = np.array([low + k * (high - low) / bins for k in range(bins + 1)])
-    index = np.searchsorted(edges, scores, side="right") - 1
-    index = np.minimum(index, bins - 1)
+def to_bin(scores, bins, low, high, rounding="up"):
+    """Each score where it counts: the upper edge of its right-closed bin, or the centre of its left-closed one."""
+    edges = np.array([low + k * (high - low) / bins for k in range(bins)] + [high])
+    if rounding == "up":
+        return np.array([next(edge for edge in edges[1:] if score <= edge) for score in np.ravel(scores)])
+    index = np.minimum(np.searchsorted(edges, scores, side="right") - 1, bins - 1)
     return low + (index + 0.5) * (high - low) / bins
 
 
-def belief_thresholds(scores, levels, prior, support, weight, discount=None, bins=None):
+def belief_thresholds(scores, levels, prior, support, weight, discount=None, bins=None, rounding="up"):
     """Thresholds of the exact (or, with bins, quantized) belief, (T, A)."""
     low, high = support
     scores = np.asarray(scores, float)
-    kept = scores if bins is None else to_bin_centre(scores, bins, low, high)
+    kept = scores if bins is None else to_bin(scores, bins, low, high, rounding)
     shares = shares_of_past(scores.size, weight, discount)
     wanted = np.tile(np.asarray(levels, float), (scores.size, 1))
     found = bisect(lambda x: belief_cdf(x, prior.cdf, kept, shares), wanted, low, high)

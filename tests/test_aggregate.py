@@ -14,20 +14,21 @@ from dpconformal.aggregation.mixing import mixed
 
 LEVELS = np.array([0.0, 0.1, 0.5, 0.9, 0.99, 1.0])
 BINS = 12
-PARTS = [(0.9, 0.2), (None, 0.3), (0.6, 0.05), (None, 0.01)]  # discount, constant weight
+# Discount, constant weight, rounding.
+PARTS = [(0.9, 0.2, "up"), (None, 0.3, "up"), (0.6, 0.05, "nearest"), (None, 0.01, "nearest")]
 
 
 def learners(low=0.0, high=1.0, bins=BINS):
     prior = dpc.priors.Uniform(low, high)
-    return [dpc.Quantized(bins, prior, dpc.schedules.Constant(weight), discount) for discount, weight in PARTS]
+    return [dpc.Quantized(bins, prior, dpc.schedules.Constant(w), discount, kind) for discount, w, kind in PARTS]
 
 
 def cdfs(scores, points, low=0.0, high=1.0, bins=BINS):
     """(N, T, P): each belief's cdf before each score, from the formula."""
-    kept = reference.to_bin_centre(scores, bins, low, high)
     x = np.tile(points, (len(scores), 1))
     found = []
-    for discount, weight in PARTS:
+    for discount, weight, rounding in PARTS:
+        kept = reference.to_bin(scores, bins, low, high, rounding)
         shares = reference.shares_of_past(len(scores), lambda t, w=weight: w, discount)
         found.append(reference.belief_cdf(x, lambda v: (v - low) / (high - low), kept, shares))
     return np.array(found)

@@ -25,22 +25,24 @@ def thresholds(learner, scores, levels=LEVELS):
 
 @pytest.mark.core
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("bins", [None, 7, 64])
-def test_uniform_prior_on_every_sequence(schedule, bins):
+@pytest.mark.parametrize(("bins", "rounding"), [(None, "up"), (7, "nearest"), (64, "up")])
+def test_uniform_prior_on_every_sequence(schedule, bins, rounding):
     ours, weight = SCHEDULES[schedule]
-    learner = dpc.Exact(schedule=ours) if bins is None else dpc.Quantized(bins, schedule=ours)
+    learner = dpc.Exact(schedule=ours) if bins is None else dpc.Quantized(bins, schedule=ours, rounding=rounding)
     for name, scores in sequences().items():
-        expected = reference.belief_thresholds(scores, LEVELS, PRIORS["uniform"][1], (0, 1), weight, bins=bins)
+        expected = reference.belief_thresholds(
+            scores, LEVELS, PRIORS["uniform"][1], (0, 1), weight, bins=bins, rounding=rounding
+        )
         np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=name)
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("bins", [None, 7, 64])
-def test_discounted_on_every_sequence(bins):
-    learner = dpc.Exact(discount=BETA) if bins is None else dpc.Quantized(bins, discount=BETA)
+@pytest.mark.parametrize(("bins", "rounding"), [(None, "up"), (7, "up"), (64, "nearest")])
+def test_discounted_on_every_sequence(bins, rounding):
+    learner = dpc.Exact(discount=BETA) if bins is None else dpc.Quantized(bins, discount=BETA, rounding=rounding)
     for name, scores in sequences().items():
         expected = reference.belief_thresholds(
-            scores, LEVELS, PRIORS["uniform"][1], (0, 1), lambda t: DISCOUNTED_WEIGHT, BETA, bins
+            scores, LEVELS, PRIORS["uniform"][1], (0, 1), lambda t: DISCOUNTED_WEIGHT, BETA, bins, rounding
         )
         np.testing.assert_allclose(thresholds(learner, scores), expected, atol=1e-9, rtol=0, err_msg=name)
 
@@ -113,6 +115,20 @@ def test_any_discount(scores, levels, discount, bins):
     )
     actual = thresholds(learner, padded, levels)[: len(scores)]
     np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.core
+@given(scores=SCORES, levels=LEVEL_LISTS, bins=st.sampled_from([1, 5, 50]))
+def test_rounding_up_raises_a_threshold_by_one_bin_at_most(scores, levels, bins):
+    """A score that counts below itself leaves coverage short of its level; scores on edges are where that shows."""
+    padded, edges = np.pad(scores, (0, 24 - len(scores))), np.arange(bins + 1) / bins
+    prior, a = dpc.priors.Uniform(), dpc.schedules.Dirichlet(2.0)
+    exact, up = (thresholds(one, padded, levels) for one in (dpc.Exact(prior, a), dpc.Quantized(bins, prior, a)))
+    assert (up >= exact - 1e-12).all()
+    assert (up <= exact + 1 / bins + 1e-12).all()
+    on_edges = edges[np.minimum((padded * bins).astype(int) + 1, bins)]  # these do not move
+    exact, up = (thresholds(one, on_edges, levels) for one in (dpc.Exact(prior, a), dpc.Quantized(bins, prior, a)))
+    np.testing.assert_allclose(up, exact, atol=1e-12)
 
 
 @pytest.mark.core

@@ -133,7 +133,7 @@ def test_the_bound_of_a_path_is_the_sum_of_its_terms(name, kind):
     low, high = prior.support
     scores, levels = low + (high - low) * np.random.default_rng(3).random(12), np.array([0.3, 0.8])
     learner = dpc.Exact(prior, **options) if bins is None else dpc.Quantized(bins, prior, **options)
-    noted = scores if bins is None else reference.to_bin_centre(scores, bins, low, high)
+    noted = scores if bins is None else reference.to_bin(scores, bins, low, high)
     start = dpc.replay(learner, scores[:3], levels).state
     run = dpc.replay(learner, scores[3:], levels, start)
     beta = learner.discount

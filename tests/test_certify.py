@@ -204,6 +204,25 @@ def test_honest_runs_pass_on_any_support_and_under_any_prior(learner, wide):
     assert not (promised.verdict == "FAIL").any()
 
 
+def test_iid_scores_within_one_bin_are_covered_and_no_certificate_excuses_it_if_they_are_not():
+    """Scores that count at the centre of their bin are missed for ever where they lie in its upper half."""
+    scores = 0.475 + 0.024 * IID  # the upper half of the tenth of twenty bins
+    for make in (dpc.Quantized, lambda *given, **named: dpc.Hierarchical(1, *given, **named)):
+        grouped = {} if make is dpc.Quantized else {"context": np.zeros(400, int)}
+        for rounding in ("up", "nearest"):
+            run = dpc.replay(make(bins=20, rounding=rounding), scores, LEVELS, **grouped)
+            coverage = dpc.metrics.coverage(run)
+            found = certify(run).dataset.sel(check="coverage", drop=True).verdict
+            if rounding == "up":
+                assert (coverage >= np.array(LEVELS) - 0.05).all()
+                assert (found == "pass").all()
+            else:
+                assert (coverage < 0.2).all()
+                assert (found == "FAIL").all()
+    ends = dpc.replay(dpc.Quantized(20), dpc.streams.alternating(400), LEVELS)
+    assert (dpc.metrics.coverage(ends) >= np.array(LEVELS) - 0.05).all()
+
+
 def test_the_bound_of_a_path_scales_with_the_support():
     scores = 1 - dpc.streams.alternating(400)
     for x64 in (True, False):

@@ -1,5 +1,6 @@
 """Counts that grow large: past 2^24 in float32, past 2^31 anywhere."""
 
+import math
 from fractions import Fraction
 
 import jax
@@ -30,16 +31,16 @@ def slack(thresholds, levels, counts, weight):
     """
     How far each level would have to be moved for its threshold to be exactly right, in exact arithmetic.
 
-    The belief λ · Uniform(0, 1) + (1 - λ)/n · Σ count · δ(centre) rises by `reached` up to a threshold and has passed
+    The belief λ · Uniform(0, 1) + (1 - λ)/n · Σ count · δ(edge) rises by `reached` up to a threshold and has passed
     `before` just below it; a level between them is answered by that threshold.
     """
     n, lam = sum(counts), Fraction(weight)
-    centres = [Fraction(2 * k + 1, 2 * len(counts)) for k in range(len(counts))]
+    atoms = [Fraction(k + 1, len(counts)) for k in range(len(counts))]
     moved = []
     for x, level in zip(thresholds, levels, strict=True):
         x = Fraction(float(x))
         at, below = (
-            lam * x + (1 - lam) * Fraction(sum(c for c, m in zip(counts, centres, strict=True) if inside(m, x)), n)
+            lam * x + (1 - lam) * Fraction(sum(c for c, m in zip(counts, atoms, strict=True) if inside(m, x)), n)
             for inside in (lambda m, x: m <= x, lambda m, x: m < x)
         )
         level = Fraction(float(level))
@@ -78,7 +79,7 @@ def test_quantized_counts_on(seen, dtype, schedule):
             assert row.dtype == dtype
             tolerance = 1e-6 if dtype == np.float32 else 1e-13
             assert slack(row, levels, counts, weight_of(schedule, t)).max() <= tolerance
-            counts[min(int(score * BINS), BINS - 1)] += 1
+            counts[max(math.ceil(score * BINS) - 1, 0)] += 1
         assert int(end.seen) == seen + scores.size
         assert [int(count) for count in end.weights] == counts
         assert end.seen.dtype == end.weights.dtype == (jnp.int64 if seen + scores.size > MOST else jnp.int32)

@@ -96,10 +96,9 @@ def test_beliefs_on_extreme_supports(support, setting):
         np.testing.assert_array_equal(thresholds[:, LEVELS == 1], high)
     bins = 8
     for thresholds in ways(dpc.Quantized(bins, Uniform(low, high), **given), scores, LEVELS):
-        edges = [Fraction(low) + k * (Fraction(high) - Fraction(low)) / bins for k in range(bins)]
-        index = [max(k for k, edge in enumerate(edges) if k == 0 or float(edge) <= s) for s in scores]
-        centres = [low + ((k + 0.5) * ((high - low) / 2**20)) / bins * 2**20 for k in index]
-        moved = moved_levels(thresholds, centres, LEVELS, low, high, weight, given.get("discount"))
+        edges = [float(Fraction(low) + k * (Fraction(high) - Fraction(low)) / bins) for k in range(1, bins + 1)]
+        noted = [next(edge for edge in edges if s <= edge) for s in scores]
+        moved = moved_levels(thresholds, noted, LEVELS, low, high, weight, given.get("discount"))
         assert moved.max() <= tolerance
 
 

@@ -24,12 +24,13 @@ def rounds(seed=0, length=T, groups=6):
     return np.random.default_rng(seed).integers(-1, groups, length)
 
 
-def oracle(scores, groups, levels, twin, low, high, bins=None):
+def oracle(scores, groups, levels, twin, low, high, bins=None, rounding="up"):
     """Thresholds of each round, by dictionaries and bisection."""
     parents = [6 if parent == -1 else parent for parent in PARENTS] + [None]
-    kept = scores if bins is None else reference.to_bin_centre(scores, bins, low, high)
-    half = (high - low) / (2 * (bins or 1))
-    base = (lambda value: 0.0) if bins is None else lambda v: twin.cdf(v + half) - twin.cdf(v - half)
+    kept = scores if bins is None else reference.to_bin(scores, bins, low, high, rounding)
+    width = (high - low) / (bins or 1)
+    above = 0.0 if rounding == "up" else width / 2  # from where a score counts to the upper edge of its bin
+    base = (lambda value: 0.0) if bins is None else lambda v: twin.cdf(v + above) - twin.cdf(v + above - width)
     franchise, out = reference.Franchise(parents, WEIGHTS, base), []
     for value, group in zip(kept, np.where(groups < 0, 6, groups), strict=True):
         cdf = functools.partial(franchise.cdf, group, prior_cdf=twin.cdf)
@@ -39,13 +40,13 @@ def oracle(scores, groups, levels, twin, low, high, bins=None):
     return np.array(out)
 
 
-@pytest.mark.parametrize("bins", [None, 8])
+@pytest.mark.parametrize(("bins", "rounding"), [(None, "up"), (8, "up"), (8, "nearest")])
 @pytest.mark.parametrize("sequence", ["uniform", "tied", "alternating", "sorted", "constant", "extreme"])
-def test_thresholds_are_those_of_the_formula(sequence, bins):
+def test_thresholds_are_those_of_the_formula(sequence, bins, rounding):
     scores, groups = sequences(T)[sequence], rounds()
     prior, twin = PRIORS["uniform"]
-    wanted = oracle(scores, groups, LEVELS, twin, 0.0, 1.0, bins)
-    run = dpc.replay(dpc.Hierarchical(PARENTS, prior, WEIGHTS, bins), scores, LEVELS, context=groups)
+    wanted = oracle(scores, groups, LEVELS, twin, 0.0, 1.0, bins, rounding)
+    run = dpc.replay(dpc.Hierarchical(PARENTS, prior, WEIGHTS, bins, rounding), scores, LEVELS, context=groups)
     np.testing.assert_allclose(run.thresholds, wanted, rtol=0, atol=1e-9)
     assert (np.diff(run.thresholds, axis=1) >= 0).all()
 

@@ -235,15 +235,18 @@ def test_a_score_and_its_rounded_twin_are_one_number():
         assert doubles.quantile_cdf(0.5, threshold) == pytest.approx(doubles.quantile_cdf(0.5, 0.7), abs=1e-6)
 
 
-def test_thresholds_of_bins_are_those_of_the_head():
-    learner = dpc.Quantized(10, schedule=dpc.schedules.Dirichlet(5.0))
+@pytest.mark.parametrize("rounding", ["up", "nearest"])
+def test_thresholds_of_bins_are_those_of_the_head(rounding):
+    learner = dpc.Quantized(10, schedule=dpc.schedules.Dirichlet(5.0), rounding=rounding)
     state = dpc.replay(learner, dpc.streams.iid(200), [0.9]).state
     posterior = Posterior.from_state(learner, state)
     found = posterior.credible_threshold([0.5, 0.9], 0.95)
     np.testing.assert_allclose(found, dpc.Credible(learner, 0.95).quantile(state, [0.5, 0.9]), atol=1e-12)
-    np.testing.assert_array_equal(posterior.quantile_interval([0.5, 0.9], mass=0.9)[1], found)
+    low, high = posterior.quantile_interval([0.5, 0.9], mass=0.9)
+    np.testing.assert_array_equal(high, found)
     whole = Posterior(UNIFORM, 5.0, dpc.streams.iid(200))
     assert (whole.quantile_cdf([0.5, 0.9], found) >= 0.95).all()
+    assert (whole.quantile_cdf([0.5, 0.9], low) <= 0.05).all()
 
 
 def test_traced_nonsense_is_nan_and_never_a_plausible_number():

@@ -171,14 +171,25 @@ def test_integer_counts_do_not_stop_growing_in_float32():
     assert state.weights.tolist() == [2**24 + 1, 0]
 
 
-def test_bin_edges_go_up_and_the_top_end_stays():
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_on_edges_are_binned_to_the_bit(dtype):
+    levels = np.array([0.5, 0.9], dtype)
     for low, high, bins in ((0.0, 1.0, 100), (-1.0, 4.0, 10), (-3.0, 7.0, 50), (0.1, 0.7, 7)):
-        learner = dpc.Quantized(bins, dpc.priors.Uniform(low, high))
-        edges = np.array([low + k * (high - low) / bins for k in range(bins)] + [high])
-        run = dpc.replay(learner, edges, [0.5])
-        assert run.state.weights.tolist() == [1] * (bins - 1) + [2]
-        below = np.where(edges[1:] == 0, -1e-300, np.nextafter(edges[1:], -np.inf))
-        assert dpc.replay(learner, below, [0.5]).state.weights.tolist() == [1] * bins
+        prior, ends = dpc.priors.Uniform(low, high), np.array([low, high], dtype)
+        edges = np.append(ends[0] + np.arange(bins, dtype=dtype) * (ends[1] - ends[0]) / bins, ends[1]).astype(dtype)
+        tiny = np.finfo(dtype).tiny
+        above, below = (np.where(edges == 0, s * tiny, np.nextafter(edges, dtype(s * np.inf))) for s in (1, -1))
+        nearest, up = (dpc.Quantized(bins, prior, rounding=rounding) for rounding in ("nearest", "up"))
+        assert dpc.replay(nearest, edges, levels).state.weights.tolist() == [1] * (bins - 1) + [2]
+        assert dpc.replay(nearest, below[1:], levels).state.weights.tolist() == [1] * bins
+        assert dpc.replay(up, edges, levels).state.weights.tolist() == [2] + [1] * (bins - 1)
+        assert dpc.replay(up, above[:-1], levels).state.weights.tolist() == [1] * bins
+        # A threshold that was learned from an edge covers the edge, in every program.
+        for method in ("auto", "scan"):
+            scores = np.tile(edges[[bins // 3, -1]], 20)
+            run = dpc.replay(up, scores, levels, method=method)
+            assert np.isin(np.asarray(run.thresholds)[8:, 1], edges).all()
+            assert (scores[8:] <= np.asarray(run.thresholds)[8:, 1]).all()
 
 
 def test_run_is_a_pytree_and_names_its_learner():

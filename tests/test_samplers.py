@@ -123,6 +123,32 @@ def test_truncation_bound_is_the_mass_left_over():
         )
 
 
+def test_scores_on_the_edges_of_bins_are_below_them():
+    """F(x) = P(X ≤ x) counts a score at x, also where x is the edge of a bin: scores of few decimals lie there."""
+    scores = [0.5] * 10 + [0.25] * 5 + [0.8125] * 5
+    posterior = Posterior(dpc.priors.Uniform(), 5.0, scores)
+    x = np.array([0.25, 0.5])
+    for size in (None, 16):
+        draws = posterior.sample(jax.random.key(5), DRAWS, "grid", size)
+        below = np.array([0.25, 0.7])
+        error = np.sqrt(below * (1 - below) / 26 / DRAWS)
+        np.testing.assert_allclose(np.asarray(draws.cdf(x)).mean(axis=0), below, atol=4 * error.max())
+        assert abs(np.mean(np.asarray(draws.quantile(0.5)) <= 0.5) - 0.9805) < 4 * np.sqrt(0.98 * 0.02 / DRAWS)
+    learner = dpc.Quantized(16, schedule=dpc.schedules.Dirichlet(5.0))
+    binned = Posterior.from_state(learner, dpc.replay(learner, scores, [0.5]).state)
+    assert binned.quantile_cdf(0.5, 0.5) == pytest.approx(posterior.quantile_cdf(0.5, 0.5), abs=1e-12)
+    assert binned.quantile_cdf(0.5, 0.5) == pytest.approx(0.9805, abs=1e-4)
+    with jax.enable_x64(False):  # where edges are rounded, counts stay in their bins
+        prior = dpc.priors.Uniform(0.1, 0.7)
+        learner = dpc.Quantized(14, prior, dpc.schedules.Dirichlet(5.0))
+        run = dpc.replay(learner, np.linspace(0.1, 0.7, 29, dtype=np.float32), [0.5])
+        binned = Posterior.from_state(learner, run.state)
+        draws = binned.sample(jax.random.key(5), DRAWS, "grid")
+        want = np.cumsum(np.asarray(run.state.weights) + 5 / 14) / 34
+        found = np.asarray(draws.cdf(draws.atoms)).mean(axis=0)
+        np.testing.assert_allclose(found, want, atol=4 * np.sqrt(0.25 / 35 / DRAWS))
+
+
 def test_grid_is_exact_for_a_quantized_belief():
     learner = dpc.Quantized(bins=16, schedule=dpc.schedules.Dirichlet(A))
     state = dpc.replay(learner, SCORES[:60], [0.5]).state

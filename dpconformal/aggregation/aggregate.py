@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int
 
 from dpconformal.aggregation.mixing import learnt, mixed
 from dpconformal.aggregation.stacks import cdf_in_cells, joined, parted, read, stacked, takes_context
-from dpconformal.beliefs.bins import BinnedScores, part_way
+from dpconformal.beliefs.bins import BinnedScores, bin_edges
 from dpconformal.beliefs.weights import check_unspoilt
+from dpconformal.binning import part_way
 from dpconformal.checks import Numbers, Scalar, is_traced, number, places
 from dpconformal.counting import advance
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
@@ -205,16 +206,15 @@ def _check(learner: Aggregate, state: Any, batched: bool = False) -> None:
         raise ValueError(f"state has {cells} cells, and this Aggregate has cells = {learner.cells}")
 
 
-def _edges(learner: Aggregate, state: Mixture, shift: float = 0.0) -> Array:
-    """Return where cells begin, and the last one ends; or with a shift what lies so far into them."""
-    dtype, cells = state.log_weights.dtype, state.log_weights.shape[-1]
-    low, high = (jnp.asarray(end, dtype) for end in learner.support)
-    steps = jnp.arange(cells + (shift == 0), dtype=dtype) + shift
-    return part_way(low, high, steps, jnp.asarray(cells, dtype))
+def _edges(learner: Aggregate, state: Mixture) -> Array:
+    """Return where cells begin, and the last one ends."""
+    return bin_edges(learner.support, state.log_weights.shape[-1], state.log_weights.dtype)
 
 
 def _table(learner: Aggregate, state: Mixture, context: Any) -> Float[Array, "N P"]:
-    middles = _edges(learner, state, 0.5)
+    dtype, cells = state.log_weights.dtype, state.log_weights.shape[-1]
+    low, high = (jnp.asarray(end, dtype) for end in learner.support)
+    middles = part_way(low, high, jnp.arange(cells, dtype=dtype) + 0.5, jnp.asarray(cells, dtype))
     return read(learner.learners, state.learners, partial(cdf_in_cells, middles=middles), context)
 
 

@@ -166,8 +166,8 @@ def cdf_in_cells(learner: Any, state: State, middles: Array, **given: Any) -> Ar
     """
     if not isinstance(learner, Quantized) or not isinstance(state, BinnedScores):
         return learner.cdf(state, middles, **given)
-    # How many bins have their centre below is known beforehand: no search, and so a fraction of the time.
+    # How many bins have their atom below is known beforehand: no search, and so a fraction of the time.
     cells, bins = middles.shape[0], state.weights.shape[-1]
-    passed = ((2 * np.arange(cells) + 1) * bins + cells) // (2 * cells)
+    passed = ((2 * np.arange(cells) + 1) * bins + cells * (learner.rounding == "nearest")) // (2 * cells)
     belief = learner.belief(state, middles.dtype if learner.discount is None else None)
     return jnp.minimum(belief.prior_weight * learner.prior.cdf(middles) + belief.cumulative[passed], 1)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
+from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_index, check_rounding
 from dpconformal.beliefs.quantized_replay import METHOD
 from dpconformal.beliefs.weights import check_belief, check_rounds, check_unspoilt, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, is_traced, places, whole
@@ -23,26 +23,33 @@ from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 
 
-@register(static=("bins",))
+@register(static=("bins", "rounding"))
 @dataclass(frozen=True)
 class Quantized:
     """
-    The exact belief with each score moved to the centre of its bin: memory O(bins).
+    The exact belief with each score moved up to the edge of its bin: memory O(bins).
 
-    With √T bins the regret is still O(R√T). Thresholds never cross.
+    A threshold is at least that of :class:`Exact`, and at most one bin above it. So if the scores are iid, or
+    exchangeable, coverage is at least what Exact guarantees, and a threshold at an edge has been learned from
+    exactly the scores up to it. With √T bins the regret is still O(R√T). Thresholds never cross.
 
     Parameters
     ----------
     bins : int, optional
-        Bins of equal width over the prior's support. An edge belongs to the bin above it, the top
-        end to the last bin. None: ⌈√T⌉, decided by the first :func:`dpconformal.replay`
-        and kept when its state is carried on.
+        Bins of equal width over the prior's support. None: ⌈√T⌉, decided by the first
+        :func:`dpconformal.replay` and kept when its state is carried on.
     prior : Prior
         P0, on a bounded support that holds every score. It stays continuous.
     schedule : Schedule or callable, optional
         λ_t. By default 1/√t, or with a discount the matching ``schedules.discounted(discount)``.
     discount : float, optional
         β in (0, 1): a score k rounds old counts β^k.
+    rounding : {"up", "nearest"}
+        Where a score counts. "up": at the upper edge of its bin; an edge belongs to the bin below it, and the lower end
+        of the support to the first bin. "nearest", as in the paper: at the centre; an edge belongs to the bin
+        above it, and the upper end to the last bin. Then half of a bin's scores lie above the point where
+        they count, so that coverage can fall short however long the run is: scores that all lie in the upper half
+        of one bin are hardly ever covered.
 
     Examples
     --------
@@ -50,15 +57,19 @@ class Quantized:
     >>> state = belief.observe(belief.init(), 0.3)
     >>> state.weights
     Array([0, 1, 0, 0], dtype=int32)
+    >>> float(belief.quantile(state, 0.5)), float(Quantized(4, rounding="nearest").quantile(state, 0.5))
+    (0.5, 0.375)
     """
 
     bins: int | None = None
     prior: Prior = Uniform()
     schedule: Any = None
     discount: Scalar | None = None
+    rounding: str = "up"
 
     def __post_init__(self) -> None:
         check_belief("Quantized", self)
+        check_rounding("Quantized.rounding", self.rounding)
         if self.bins is not None:
             object.__setattr__(self, "bins", places("Quantized.bins", self.bins, 1))
         if not is_traced(self.support) and not np.all(np.isfinite(self.support)):
@@ -152,10 +163,9 @@ class Quantized:
 
 @jax.jit
 def _observe(learner: Quantized, state: BinnedScores, score: Array) -> BinnedScores:
-    low, high = (jnp.asarray(end, score.dtype) for end in learner.support)
     fine = usable(score, learner.support)
-    bins = state.weights.shape[-1]
-    here = jnp.arange(bins, dtype=jnp.int32) == bin_of(jnp.where(fine, score, low), low, high, bins)
+    bins, known = state.weights.shape[-1], jnp.where(fine, score, jnp.asarray(learner.support[0], score.dtype))
+    here = jnp.arange(bins, dtype=jnp.int32) == bin_index(known, learner.support, bins, learner.rounding)
     old = state.weights
     if learner.discount is not None:
         old = old * jnp.asarray(learner.discount, old.dtype)
@@ -177,10 +187,10 @@ def _merge(learner: Quantized, first: BinnedScores, second: BinnedScores) -> Bin
 def _belief(learner: Quantized, state: BinnedScores, dtype: Any) -> Belief:
     bins = state.weights.shape[-1]
     weights = weights_of(learner, state.seen, dtype)
-    centres = centres_of(learner.support, bins, dtype)
+    atoms = bin_atoms(learner.support, bins, dtype, learner.rounding)
     mass = weights.atom * jnp.cumsum(state.weights).astype(dtype)
     cumulative = jnp.concatenate([jnp.zeros(1, dtype), mass])
-    return Belief(learner.prior, weights.prior, centres, cumulative, jnp.asarray(bins, jnp.int32))
+    return Belief(learner.prior, weights.prior, atoms, cumulative, jnp.asarray(bins, jnp.int32))
 
 
 @jax.jit

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of
+from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_index
 from dpconformal.beliefs.weights import weights_by_round
 from dpconformal.offline.arrivals import arrivals, block_and_fade, epoch_for
 from dpconformal.offline.bin_walk import bin_walk
@@ -58,11 +58,11 @@ def walk_bins(
     """
     dtype, size, bins = levels.dtype, state.weights.shape[-1], _bins(learner, state, scores)
     weights = weights_by_round(learner, counts, dtype)
-    centres = centres_of(learner.support, size, dtype)
+    atoms = bin_atoms(learner.support, size, dtype, learner.rounding)
     if levels.ndim == 1:
-        walker, none = bin_walk(learner.prior, state.weights, centres, levels), size
+        walker, none = bin_walk(learner.prior, state.weights, atoms, levels), size
     else:  # a level of its own each round has far to walk
-        walker, none = tree_walk(learner.prior, state.weights, centres, levels), NO_PLACE
+        walker, none = tree_walk(learner.prior, state.weights, atoms, levels), NO_PLACE
     rows = arrivals(jnp.where(real, bins, none).astype(bins.dtype), counts, weights, none, epoch)
     rows = rows._replace(mass=rows.mass.astype(state.weights.dtype))
     return follow(walker, rows, levels, scores, real, keep, *block_and_fade(counts, epoch, weights.discount))
@@ -102,8 +102,7 @@ def after(
 
 
 def _bins(learner: Any, state: BinnedScores, scores: Any) -> Int[Array, "..."]:
-    low, high = (jnp.asarray(end, scores.dtype) for end in learner.support)
-    return bin_of(scores, low, high, state.weights.shape[-1])
+    return bin_index(jnp.asarray(scores), learner.support, state.weights.shape[-1], learner.rounding)
 
 
 def _place(learner: Any, begin: BinnedScores, fresh: bool, scores: Any, observed: Any) -> tuple[()]:

@@ -137,7 +137,9 @@ def _instance(kind: Any, given: dict[str, Any]) -> Any:
     unknown = next((name for name in given if name not in fields), None)
     if unknown is not None:
         raise ValueError(f"{kind.__name__} has no {unknown}")
-    # What a later version adds has a default, so that older files go on being read.
+    # What a later version adds has a default, or what it was before, so that older files go on being read.
+    if kind is beliefs.Quantized or (kind is groups.Hierarchical and given.get("bins") is not None):
+        given = {"rounding": "nearest", **given}
     values = [given.get(name, field.default) for name, field in fields.items()]
     missing = next((name for name, value in zip(fields, values, strict=True) if value is dataclasses.MISSING), None)
     if missing is not None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from dpconformal.beliefs.bins import bin_of, centres_of
+from dpconformal.beliefs.bins import bin_edges, bin_index
 from dpconformal.checks import is_traced, whole
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.gamma import dirichlet
@@ -20,9 +20,10 @@ _BINS = 256
 
 def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) -> Draws:
     """
-    Draw masses of equal bins, Dirichlet(a·P0(bin) + scores in it), and put them at the centres.
+    Draw masses of equal bins, Dirichlet(a·P0(bin) + scores in it), and put them at the upper edges.
 
-    Exact at the edges of the bins, for any number of them, and so for a quantized belief.
+    An edge belongs to the bin below it. So F(x) = P(X ≤ x) is exact at the edges of the bins, for any number of them,
+    also where scores lie on edges. Quantiles are those of F, moved up to the next edge.
 
     Parameters
     ----------
@@ -58,13 +59,15 @@ def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) 
 
 @jax.jit(static_argnames=("draws", "bins", "dtype"))
 def _grid(posterior: Posterior, key: Array, draws: int, bins: int, dtype: Any) -> Draws:
-    low, high = (jnp.asarray(end, dtype) for end in posterior.prior.support)
+    support = posterior.prior.support
     a, scores = jnp.asarray(posterior.concentration, dtype), jnp.asarray(posterior.scores, dtype)
     counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
-    edges = low + jnp.arange(bins + 1, dtype=dtype) * (high - low) / bins
+    edges = bin_edges(support, bins, dtype)
     shapes = a * jnp.diff(posterior.prior.cdf(edges))
-    shapes = shapes.at[bin_of(scores, low, high, bins)].add(counts)
+    if posterior.bins is not None and posterior.rounding == "up":
+        # These are edges of the posterior's own bins. In another precision they may lie a bit off; the centres do not.
+        scores = scores - (edges[-1] - edges[0]) / (2 * posterior.bins)
+    shapes = shapes.at[bin_index(scores, support, bins, "up")].add(counts)
     masses = dirichlet(key, jnp.maximum(shapes, jnp.finfo(dtype).tiny), draws)  # NaN stays
     nothing = jnp.zeros((draws, 0), dtype)
-    centres = centres_of(posterior.prior.support, bins, dtype)
-    return Draws(low, high, centres, jnp.cumsum(masses, axis=-1), nothing, nothing)
+    return Draws(edges[0], edges[-1], edges[1:], jnp.cumsum(masses, axis=-1), nothing, nothing)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.beliefs import Belief, Exact, Quantized
-from dpconformal.beliefs.bins import centres_of
+from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_rounding
 from dpconformal.beliefs.weights import check_prior, check_unspoilt
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, whole
 from dpconformal.dirichlet.backend import numpyro_distributions
@@ -25,7 +25,7 @@ from dpconformal.schedules import Dirichlet
 _LEAST = 1e-30  # of a concentration; in single precision less is nothing
 
 
-@register(static=("bins",))
+@register(static=("bins", "rounding"))
 @dataclass(frozen=True)
 class Posterior:
     """
@@ -46,8 +46,11 @@ class Posterior:
     counts : array_like, shape (n,), optional
         How often each of them was seen, once by default; weights that are not whole are welcome.
     bins : int, optional
-        Where scores are the centres of that many equal bins, as those of :class:`dpconformal.Quantized` are. Then all
-        statements are exact at the edges of the bins.
+        Where scores are in that many equal bins, as those of :class:`dpconformal.Quantized` are.
+    rounding : {"up", "nearest"}
+        Where the scores of a bin stand. At its upper edge: then all statements are exact at the edges of the bins. At
+        its centre: then F is exact just below the edges, for a score on an edge has moved up. Without bins it
+        means nothing.
 
     Examples
     --------
@@ -63,9 +66,11 @@ class Posterior:
     scores: Any  # (n,)
     counts: Any = None  # (n,)
     bins: int | None = None
+    rounding: str = "up"
 
     def __post_init__(self) -> None:
         check_prior("Posterior", self.prior)
+        check_rounding("Posterior.rounding", self.rounding)
         check_not_batched(self.prior)
         hint = "for no prior at all draw with method='bootstrap'"
         a = number("Posterior.concentration", self.concentration, _LEAST, hint=hint)
@@ -141,8 +146,8 @@ class Posterior:
             return cls(learner.prior, a, np.asarray(state.values)[: int(state.seen)])
         bins = state.weights.shape[-1]
         with jax.enable_x64(True):
-            centres = np.asarray(centres_of(learner.support, bins, np.float64))
-        return cls(learner.prior, a, centres, np.asarray(state.weights), bins)
+            atoms = np.asarray(bin_atoms(learner.support, bins, np.float64, learner.rounding))
+        return cls(learner.prior, a, atoms, np.asarray(state.weights), bins, learner.rounding)
 
     @property
     def total(self) -> Any:
@@ -277,7 +282,7 @@ class Posterior:
         Returns
         -------
         tuple of ndarray or float
-            Its ends.
+            Its ends. With bins they are moved out to edges, since the scores of a bin may lie anywhere in it.
 
         Examples
         --------
@@ -287,7 +292,8 @@ class Posterior:
         (0.47, 0.51)
         """
         mass = number("mass", mass, 0.0, 1.0, open_low=True, open_high=True)
-        return self.quantile_icdf(level, (1 - mass) / 2), self._raised(self.quantile_icdf(level, (1 + mass) / 2))
+        low, high = (self.quantile_icdf(level, (1 + sign * mass) / 2) for sign in (-1, 1))
+        return self._lowered(low), self._raised(high)
 
     def credible_threshold(self, level: Numbers, confidence: Scalar = 0.95) -> Any:
         """
@@ -315,9 +321,20 @@ class Posterior:
         return self._raised(self.quantile_icdf(level, confidence))
 
     def _raised(self, thresholds: Any) -> Any:
-        """Raise to the upper edge of a bin, whose scores may lie anywhere in it."""
+        """Raise to the upper edge of a bin, where its scores stand at the centre."""
+        bins = self.bins if self.rounding == "nearest" else None
         with jax.enable_x64(True):
-            return np.asarray(lifted(self.prior, jnp.asarray(thresholds), self.bins))[()]
+            return np.asarray(lifted(self.prior.support, jnp.asarray(thresholds), bins))[()]
+
+    def _lowered(self, thresholds: Any) -> Any:
+        """Lower to the lower edge of a bin, whose scores may lie anywhere in it."""
+        if self.bins is None:
+            return thresholds
+        with jax.enable_x64(True):
+            edges = bin_edges(self.prior.support, self.bins, np.float64)
+            return np.asarray(edges[bin_index(jnp.asarray(thresholds), self.prior.support, self.bins, self.rounding)])[
+                ()
+            ]
 
     def sample(self, key: Array, draws: int, method: str = "split", size: int | None = None) -> Draws:
         """

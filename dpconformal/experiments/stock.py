@@ -85,7 +85,7 @@ def stock(
     scores = garch_scores(
         prices.to_numpy(), refit_every=refit_every, progress=progress, cache=cache, checkpoint=checkpoint
     )
-    ours: Any = replay(Quantized(bins=_BUCKETS, discount=np.sqrt(1 - 1 / _WINDOW)), scores, LEVELS)
+    ours: Any = replay(Quantized(bins=_BUCKETS, discount=np.sqrt(1 - 1 / _WINDOW), rounding="nearest"), scores, LEVELS)
     first_mvp, mvp_coverage = _multivalid(ours.scores, seeds)
     runs: dict[str, Any] = {
         "ACI": replay(ACI(LEVELS, rate=0.005, window=_WINDOW), scores, LEVELS),

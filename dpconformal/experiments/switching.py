@@ -68,7 +68,7 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, chec
         "OGD": OGD(_LEVELS, initial=0.5),
         "MVP": MVP(_LEVELS, buckets=_BUCKETS, eta=eta),
         "ERM": ERM(),
-        "Quantized": Quantized(bins),
+        "Quantized": Quantized(bins, rounding="nearest"),
         "Exact": Exact(),
     }
 

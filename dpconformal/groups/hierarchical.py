@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
+from dpconformal.beliefs.bins import check_rounding
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, check_sorted, empty, grow
 from dpconformal.beliefs.weights import check_prior, check_unspoilt
 from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, places, whole
@@ -24,7 +25,7 @@ from dpconformal.schedules import Dirichlet, as_schedule, check_weights
 State = GroupedScores | GroupedCounts
 
 
-@register(static=("tree", "bins"))
+@register(static=("tree", "bins", "rounding"))
 @dataclass(frozen=True)
 class Hierarchical:
     """
@@ -38,8 +39,9 @@ class Hierarchical:
 
     Guarantees, for each group without groups below it: if its n scores and the next are exchangeable, without ties, the
     coverage probability lies in the bracket of :func:`dpconformal.theory.coverage_bracket` with n and the group's own
-    concentration, whatever the other groups are like (with bins, but for scores that share one with the threshold); and
-    the regret is bounded on any sequence, see :func:`dpconformal.theory.group_regret_bound`.
+    concentration, whatever the other groups are like (bins may raise it above the
+    bracket, but not lower it); and the regret is bounded on any sequence, see
+    :func:`dpconformal.theory.group_regret_bound`.
 
     Parameters
     ----------
@@ -55,6 +57,8 @@ class Hierarchical:
     bins : int, optional
         Bins of equal width over the support, so that memory does not grow: one row of counts a group. None: every score
         is kept.
+    rounding : {"up", "nearest"}
+        Where the scores of a bin count, as for :class:`dpconformal.Quantized`. Without bins it means nothing.
 
     See Also
     --------
@@ -79,9 +83,11 @@ class Hierarchical:
     prior: Prior = Uniform()
     concentrations: Any = 5.0
     bins: int | None = None
+    rounding: str = "up"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tree", as_tree(self.tree))
+        check_rounding("Hierarchical.rounding", self.rounding)
         check_prior("Hierarchical", self.prior)
         object.__setattr__(self, "concentrations", _schedules(self.concentrations, nodes_of(self.tree).paths.shape[1]))
         if self.bins is not None:

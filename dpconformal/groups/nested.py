@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.bins import bin_of, centres_of, part_way
+from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index
 from dpconformal.beliefs.sorted_scores import take_in
 from dpconformal.counting import advance
 from dpconformal.groups.evidence import GroupedCounts, GroupedScores, Path, path_of, shares_of
@@ -55,7 +55,7 @@ def belief_of(learner: Any, state: GroupedScores | GroupedCounts, node: Array) -
     if isinstance(state, GroupedCounts):
         mass = path.units @ jnp.where(active[:, None], state.counts[way], 0)
         bins = state.counts.shape[-1]
-        atoms, used = centres_of(learner.support, bins, dtype), jnp.asarray(bins, jnp.int32)
+        atoms, used = bin_atoms(learner.support, bins, dtype, learner.rounding), jnp.asarray(bins, jnp.int32)
     else:
         ways = jnp.asarray(nodes_of(learner.tree).paths, jnp.int32)[state.groups]
         counts = jnp.where((ways == way[None]) & active[None], state.shares, 0) @ path.units
@@ -76,10 +76,10 @@ def quantile_of(learner: Any, state: GroupedScores | GroupedCounts, levels: Arra
 def counted(learner: Any, state: GroupedCounts, score: Array, node: Array) -> GroupedCounts:
     """Count a score in its bin, for its node and, as far as it is news, for those above."""
     dtype, bins = score.dtype, state.counts.shape[-1]
-    low, high = (jnp.asarray(end, dtype) for end in learner.support)
     fine = usable(score, learner.support) & _is_node(learner, node)
-    here = bin_of(jnp.where(fine, score, low), low, high, bins)
-    ends = part_way(low, high, jnp.stack([here, here + 1]).astype(dtype), jnp.asarray(bins, dtype))
+    known = jnp.where(fine, score, jnp.asarray(learner.support[0], dtype))
+    here = bin_index(known, learner.support, bins, learner.rounding)
+    ends = bin_edges(learner.support, bins, dtype)[jnp.stack([here, here + 1])]
     base = jnp.diff(learner.prior.cdf(ends))[0]
     path, way, active, totals = path_to(learner, state.totals, node)
     held = jnp.where(active, state.counts[way, here], 0)

@@ -30,8 +30,8 @@ class Corrected(Head):
 
     Notes
     -----
-    A quantized belief's thresholds are raised to the upper edge of their bin, so that the statement holds for the
-    scores themselves.
+    With ``Quantized(rounding="nearest")`` thresholds are raised to the upper edge of their bin, so that the statement
+    holds for the scores themselves. With ``rounding="up"`` they are there already.
 
     Examples
     --------

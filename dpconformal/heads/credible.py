@@ -35,8 +35,10 @@ class Credible(Head):
 
     Notes
     -----
-    A quantized belief's thresholds are raised to the upper edge of their bin, so that the statement holds for the
-    scores themselves. Inside your own ``jit``, with a traced state, the level is solved for on the host in float64.
+    With ``Quantized(rounding="nearest")`` thresholds are raised to the upper edge of their bin, so that the statement
+    holds for the scores themselves. With ``rounding="up"`` they are there already.
+
+    Inside your own ``jit``, with a traced state, the level is solved for on the host in float64.
 
     Examples
     --------

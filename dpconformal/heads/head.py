@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.beliefs.bins import BinnedScores, bin_of, centres_of, part_way
+from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_edges, bin_index
 from dpconformal.checks import Numbers, Scalar, is_traced
 from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
@@ -67,7 +67,7 @@ class Head:
         asked = jnp.where(state.seen < 0, jnp.nan, asked)
         if not is_traced(asked) and np.isnan(asked).any():  # a spoilt state has no thresholds
             return jnp.full_like(levels, jnp.nan)
-        return lifted(self.learner, self.learner.quantile(state, asked), bins_of(state))
+        return lifted(self.support, self.learner.quantile(state, asked), centred_bins(self.learner, state))
 
     def recorded(
         self, begin: State, fresh: bool, scores: Any, levels: Array, keep: str, observed: Any = None
@@ -119,7 +119,7 @@ class Head:
             own = wanted[here] if wanted.ndim == 2 else wanted
             mask = None if told is None else ~told[here]
             run: Any = replay(self.learner, scores[..., here], self.asked_by_round(counts, own), state, mask=mask)
-            state, thresholds = run.state, lifted(self.learner, run.thresholds, bins_of(run.state))
+            state, thresholds = run.state, lifted(self.support, run.thresholds, centred_bins(self.learner, run.state))
             parts.append(
                 thresholds
                 if keep == "all"
@@ -128,52 +128,24 @@ class Head:
         return parts[0] if keep == "all" else joined(parts), state
 
 
-def bins_of(state: State) -> int | None:
-    """
-    Tell how many bins a belief keeps.
-
-    Parameters
-    ----------
-    state : State
-        Of Exact or Quantized.
-
-    Returns
-    -------
-    int or None
-        None for a belief that keeps every score.
-    """
-    return state.weights.shape[-1] if isinstance(state, BinnedScores) else None
+def centred_bins(learner: Any, state: State) -> int | None:
+    """Return how many bins a belief keeps whose scores count at their centres; None if there are no such bins."""
+    if not isinstance(state, BinnedScores) or learner.rounding == "up":
+        return None
+    return state.weights.shape[-1]
 
 
 @jax.jit(static_argnames="bins")
-def lifted(learner: Any, thresholds: Float[Array, "..."], bins: int | None) -> Float[Array, "..."]:
-    """
-    Raise a threshold to the upper edge of its bin, where the scores of that bin have been counted.
-
-    A quantized belief has them at the centre, although some were above it.
-
-    Parameters
-    ----------
-    learner : Exact or Quantized
-        The belief.
-    thresholds : Array
-        Its own.
-    bins : int or None
-        None for a belief that keeps every score, which is left as it is.
-
-    Returns
-    -------
-    Array
-        Thresholds that no counted score exceeds for binning alone.
-    """
+def lifted(support: tuple[Any, Any], thresholds: Float[Array, "..."], bins: int | None) -> Float[Array, "..."]:
+    """Raise thresholds to the upper edge of their bin where its scores count at the centre: some lie above it."""
     if bins is None:
         return thresholds
     dtype = thresholds.dtype
-    low, high = (jnp.asarray(end, dtype) for end in learner.support)
+    low, high = (jnp.asarray(end, dtype) for end in support)
     known = jnp.where(jnp.isnan(thresholds), low, thresholds)
-    bin_here = bin_of(known, low, high, bins)
-    centre = centres_of(learner.support, bins, dtype)[bin_here]
-    edge = part_way(low, high, (bin_here + 1).astype(dtype), jnp.asarray(bins, dtype))
+    bin_here = bin_index(known, support, bins, "nearest")
+    centre = bin_atoms(support, bins, dtype, "nearest")[bin_here]
+    edge = bin_edges(support, bins, dtype)[bin_here + 1]
     # A centre that is computed in two programs may differ in the last bit.
     counted = known >= centre - 4 * jnp.finfo(dtype).eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
     raised = jnp.where(counted, jnp.minimum(jnp.maximum(edge, known), high), known)

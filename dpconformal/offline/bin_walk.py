@@ -15,13 +15,13 @@ from dpconformal.offline.rounds import Walk
 def bin_walk(
     prior: Any,
     masses: Num[Array, " K"],
-    centres: Float[Array, " K"],
+    atoms: Float[Array, " K"],
     levels: Float[Array, "..."],
 ) -> Walk:
     """
     Let pointers walk the bins as scores arrive.
 
-    A pointer is (bin, mass of the bins below it) at the first bin at whose centre the cdf reaches the level. With a
+    A pointer is (bin, mass of the bins below it) at the first bin at whose atom the cdf reaches the level. With a
     discount β a round moves a share 1 - β of the mass, and the pointer by about that share of the bins.
 
     Parameters
@@ -30,8 +30,8 @@ def bin_walk(
         P0.
     masses : Array, shape (K,)
         Of the bins before the first round: counts, or discounted sums.
-    centres : Array, shape (K,)
-        Of the bins.
+    atoms : Array, shape (K,)
+        Where the scores of each bin count.
     levels : Array, shape (A,) or (T, A)
         The levels.
 
@@ -40,11 +40,11 @@ def bin_walk(
     Walk
         Over rows :class:`dpconformal.offline.arrivals.Arrivals`: bins are places, and K stands for no score.
     """
-    dtype, count = centres.dtype, levels.shape[-1]
+    dtype, count = atoms.dtype, levels.shape[-1]
     low, high = (jnp.asarray(end, dtype) for end in prior.support)
     # Entry k + 1 is bin k: below the first a level is never reached, above the last always.
-    share = jnp.concatenate([jnp.full(1, -jnp.inf, dtype), cdf_of_many(prior, centres), jnp.full(1, jnp.inf, dtype)])
-    values = jnp.concatenate([low[None], centres, high[None]])
+    share = jnp.concatenate([jnp.full(1, -jnp.inf, dtype), cdf_of_many(prior, atoms), jnp.full(1, jnp.inf, dtype)])
+    values = jnp.concatenate([low[None], atoms, high[None]])
     forgets = jnp.issubdtype(masses.dtype, jnp.floating)
 
     def arrive(masses: Array, row: Any, first: Array) -> Array:

@@ -8,12 +8,11 @@ import numpy as np
 from dpconformal.beliefs import Quantized
 from dpconformal.heads import Head
 from dpconformal.replay import Replay
-from dpconformal.theory import moments
 from dpconformal.theory.concentration import concentration
 from dpconformal.theory.counts import lower_count, upper_count
 from dpconformal.theory.iid import rank_bracket
 from dpconformal.theory.lines import Line, no_claim, precision
-from dpconformal.theory.path import Path, bins_of
+from dpconformal.theory.path import Path, bins_of, tied_rounds
 
 
 def coverage(run: Replay, path: Path | None, delta: float) -> Line:
@@ -37,8 +36,8 @@ def coverage(run: Replay, path: Path | None, delta: float) -> Line:
     Returns
     -------
     Line
-        Shares of rounds. Ties make the band wider: by the rounds in which score and threshold are equal, or less
-        than a bin apart.
+        Shares of rounds. Ties raise the upper end, by the covered rounds whose score counts at the threshold or above
+        it. The lower end needs no such allowance.
     """
     thresholds, scores = np.asarray(run.thresholds), np.asarray(run.scores)
     covered = scores[:, None] <= thresholds
@@ -47,17 +46,16 @@ def coverage(run: Replay, path: Path | None, delta: float) -> Line:
     rounds, schedule, asked = _asked(run, path)
     weight = np.asarray(concentration(rounds, schedule))
     rounding = 4 * precision(run)
-    below, above = np.zeros(len(run.levels)), (scores[:, None] == thresholds).mean(axis=0)
     belief = run.learner.learner if isinstance(run.learner, Head) else run.learner
-    if isinstance(belief, Quantized):
-        below = above = _same_bin(run, belief)
+    bins = bins_of(run) if isinstance(belief, Quantized) else None
+    ties = tied_rounds(run.learner, bins, scores, thresholds).mean(axis=0)
     low, high = np.empty((2, len(run.levels)))
     for i, level in enumerate(asked.T):
         least = rank_bracket(np.maximum(level - rounding, 0), rounds - 1, weight)[0] / rounds
         most = rank_bracket(np.minimum(level + rounding, 1), rounds - 1, weight)[1] / rounds
-        low[i] = lower_count(least, delta / 2) / scores.size - below[i]
-        high[i] = upper_count(most, delta / 2) / scores.size + above[i]
-    low, high = np.maximum(low, 0), np.minimum(high, 1)
+        low[i] = lower_count(least, delta / 2) / scores.size
+        high[i] = upper_count(most, delta / 2) / scores.size + ties[i]
+    high = np.minimum(high, 1)
     seen = covered.mean(axis=0)
     return Line(seen, low, high, np.where((seen >= low) & (seen <= high), 0, scores.size))
 
@@ -74,11 +72,3 @@ def _asked(run: Replay, path: Path | None) -> tuple[np.ndarray, Any, np.ndarray]
     with jax.enable_x64(True):
         asked = np.asarray(learner.asked_by_round(seen, np.asarray(run.levels, float)), float)
     return seen + 1.0, learner.learner.schedule, asked
-
-
-def _same_bin(run: Replay, belief: Quantized) -> np.ndarray:
-    low, high = moments.support(belief.prior)
-    bins = bins_of(run)
-    # A bin's width to either side covers every shared bin, however its edges are rounded.
-    apart = np.abs(np.asarray(run.thresholds, float) - np.asarray(run.scores, float)[:, None])
-    return np.mean(apart <= (high - low) / bins * (1 + 1e-6), axis=0)

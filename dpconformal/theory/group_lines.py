@@ -8,11 +8,11 @@ from dpconformal.groups import Hierarchical
 from dpconformal.groups.tree import nodes_of
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.theory import moments
 from dpconformal.theory.counts import lower_count, upper_count
 from dpconformal.theory.groups import GroupPath, bound_by_round, bounded_groups, group_path
 from dpconformal.theory.iid import rank_bracket
 from dpconformal.theory.lines import Line, near_enough, no_claim, order, precision, regret_curve, within
+from dpconformal.theory.path import tied_rounds
 from dpconformal.theory.path_bound import Regret
 
 
@@ -98,24 +98,20 @@ def coverage(run: Replay, path: GroupPath, group: int, delta: float) -> Line:
     Returns
     -------
     Line
-        Shares of rounds; the bracket asks nothing of the parent's belief. Ties make it wider.
+        Shares of rounds; the bracket asks nothing of the parent's belief. Ties raise its upper end.
     """
     depth, here = int(nodes_of(run.learner.tree).levels[group]), path.nodes == group
     weight, count = path.weights[here, depth], np.arange(here.sum())
     with np.errstate(divide="ignore", invalid="ignore"):
         strength = np.where(count > 0, weight * count / (1 - weight), 0.0)
-    thresholds, scores = np.asarray(run.thresholds, float), np.asarray(run.scores, float)[:, None]
-    below, above = np.zeros(thresholds.shape[1]), (scores == thresholds).mean(axis=0)
-    if run.learner.bins is not None:
-        ends = moments.support(run.learner.prior)
-        near = np.abs(thresholds - scores) <= (ends[1] - ends[0]) / run.learner.bins * (1 + 1e-6)
-        below = above = near.mean(axis=0)
+    thresholds, scores = np.asarray(run.thresholds), np.asarray(run.scores)
+    ties = tied_rounds(run.learner, run.learner.bins, scores, thresholds).mean(axis=0)
     seen, rounding = _covered(run).mean(axis=0), 4 * precision(run)
     low, high = np.empty((2, thresholds.shape[1]))
     for i, level in enumerate(as_written(np.asarray(run.levels))):
         least = rank_bracket(np.maximum(level - rounding, 0), count, strength)[0] / (count + 1)
         most = rank_bracket(np.minimum(level + rounding, 1), count, strength)[1] / (count + 1)
-        low[i] = lower_count(least, delta / 2) / count.size - below[i]
-        high[i] = upper_count(most, delta / 2) / count.size + above[i]
-    low, high = np.maximum(low, 0), np.minimum(high, 1)
+        low[i] = lower_count(least, delta / 2) / count.size
+        high[i] = upper_count(most, delta / 2) / count.size + ties[i]
+    high = np.minimum(high, 1)
     return Line(seen, low, high, np.where((seen >= low) & (seen <= high), 0, count.size))

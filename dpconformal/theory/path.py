@@ -10,9 +10,11 @@ import numpy as np
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.weights import schedule_of
 from dpconformal.checks import is_traced
+from dpconformal.heads import Head
 from dpconformal.metrics.arrays import arrays_of, checked_run
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
+from dpconformal.theory import moments
 from dpconformal.theory.concentration import path_weights
 
 
@@ -27,7 +29,7 @@ class Path(NamedTuple):
     thresholds, scores, levels : ndarray
         Of the run.
     noted : ndarray, shape (T,)
-        The scores as the belief holds them: itself, or the centre of its bin.
+        The scores as the belief holds them: itself, or where the scores of its bin count.
     rounds : ndarray, shape (T,)
         When, counted from 1 at the very first score of the belief.
     weights : ndarray, shape (T,)
@@ -120,11 +122,10 @@ def path_of(run: Replay) -> Path | None:
         seen = int(run.start.seen)
     if isinstance(learner, Quantized):
         bins = bins_of(run)
-        low, high = (float(end) for end in learner.support)
-        centres = low + (np.arange(bins) + 0.5) * (high - low) / bins
-        noted = centres[_bin_of(noted, low, high, bins)]
+        atoms, here = _bins(learner, noted, bins)
+        noted = atoms[here]
         if run.start is not None:
-            past, past_weights = centres, np.asarray(run.start.weights, float)
+            past, past_weights = atoms, np.asarray(run.start.weights, float)
     elif run.start is not None:
         past = np.asarray(run.start.values[:seen], float)
         past_weights = discount ** (seen - np.asarray(run.start.arrivals[:seen], float))
@@ -135,13 +136,46 @@ def path_of(run: Replay) -> Path | None:
     return Path(learner, thresholds, scores, levels, noted, rounds, weights, discount, past, past_weights)
 
 
-def _bin_of(scores: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
-    """Find the bin of each score, in the precision in which the run found it."""
+def _bins(learner: Any, scores: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the scores of each bin count, (bins,), and the bin of each score, in the precision of the run."""
+    (low, high), up = (float(end) for end in learner.support), learner.rounding == "up"
+    atoms = low + (np.arange(bins) + (1.0 if up else 0.5)) * (high - low) / bins
+    atoms[-1] = high if up else atoms[-1]
     start = scores.dtype.type(low)
-    width = scores.dtype.type(high) - start
-    k = np.floor((scores - start) / width * bins)
-    k = np.where(scores < start + k * width / bins, k - 1, np.where(scores >= start + (k + 1) * width / bins, k + 1, k))
-    return np.clip(k, 0, bins - 1).astype(int)
+    edges = start + np.arange(bins + 1, dtype=scores.dtype) * (scores.dtype.type(high) - start) / bins
+    here = np.searchsorted(edges, scores, side="left" if up else "right") - 1
+    return atoms, np.clip(here, 0, bins - 1)
+
+
+def tied_rounds(learner: Any, bins: int | None, scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """
+    Tell the rounds that are covered for a tie alone: the score counts at the threshold or above it.
+
+    Parameters
+    ----------
+    learner : Exact, Quantized, Hierarchical or a head
+        Whose thresholds they are.
+    bins : int or None
+        How many bins it keeps.
+    scores : ndarray, shape (T,)
+        The scores.
+    thresholds : ndarray, shape (T, A)
+        The thresholds.
+
+    Returns
+    -------
+    ndarray of bool, shape (T, A)
+        These rounds are not among those whose number the theorems bound from above.
+    """
+    covered = scores[:, None] <= thresholds
+    if bins is None:
+        return covered & (scores[:, None] >= thresholds)
+    belief = learner.learner if isinstance(learner, Head) else learner
+    low, high = moments.support(belief.prior)
+    atoms, here = _bins(belief, scores, bins)
+    # A quarter of a bin is more than rounding. A head has raised what counted at a centre by half a bin.
+    raised = isinstance(learner, Head) and belief.rounding == "nearest"
+    return covered & (atoms[here][:, None] >= thresholds - (0.75 if raised else 0.25) * (high - low) / bins)
 
 
 def bins_of(run: Replay) -> int:

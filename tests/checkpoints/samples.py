@@ -27,11 +27,19 @@ SAMPLES = {
     "Exact_log_normal": dpc.Exact(priors.LogNormal(-1.0, 0.5)),
     "Exact_histogram": dpc.Exact(priors.Histogram([0.0, 0.1, 0.35, 1.0], [3.0, 1.0, 0.7])),
     "Exact_numpyro": dpc.Exact(priors.from_numpyro(dist.TruncatedNormal(0.2, 0.4, low=0.0, high=1.0))),
-    "Quantized": dpc.Quantized(16),
-    "Quantized_discounted": dpc.Quantized(16, MIXED, discount=0.9),
-    "Aggregate": dpc.Aggregate([dpc.Quantized(16), dpc.Exact(), dpc.Quantized(16, discount=0.9)], 0.01),
+    # Written before there was a choice of rounding.
+    "Quantized": dpc.Quantized(16, rounding="nearest"),
+    "Quantized_discounted": dpc.Quantized(16, MIXED, discount=0.9, rounding="nearest"),
+    "Aggregate": dpc.Aggregate(
+        [
+            dpc.Quantized(16, rounding="nearest"),
+            dpc.Exact(),
+            dpc.Quantized(16, discount=0.9, rounding="nearest"),
+        ],
+        0.01,
+    ),
     "Hierarchical": dpc.Hierarchical({"north": ["a", "b"], "south": ["c"]}, concentrations=5.0),
-    "Hierarchical_bins": dpc.Hierarchical(3, concentrations=2.0, bins=16),
+    "Hierarchical_bins": dpc.Hierarchical(3, concentrations=2.0, bins=16, rounding="nearest"),
     "ERM": dpc.ERM(),
     "SplitConformal": dpc.SplitConformal(-np.inf, np.inf),
     "SlidingERM": dpc.SlidingERM(8),
@@ -46,8 +54,10 @@ SAMPLES = {
     "PID": dpc.PID(GRID, window=8),
     "MVP": dpc.MVP(GRID, buckets=10, seed=7),
     "Credible": dpc.Credible(dpc.Exact(schedule=schedules.Dirichlet(2.0)), 0.9),
-    "Corrected": dpc.Corrected(dpc.Quantized(16)),
+    "Corrected": dpc.Corrected(dpc.Quantized(16, rounding="nearest")),
     "Exact_batch": dpc.Exact(),
+    "Quantized_up": dpc.Quantized(16),
+    "Hierarchical_up_bins": dpc.Hierarchical(3, concentrations=2.0, bins=16),
 }
 
 

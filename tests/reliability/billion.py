@@ -42,7 +42,7 @@ def reference(count, discount):
     block, age = (count - 1) // BLOCK, 0
     while block >= 0 and power:
         own = scores(block)[: count - block * BLOCK]
-        for place in np.floor(own[::-1] * BINS).astype(int).tolist():
+        for place in np.maximum(np.ceil(own[::-1] * BINS) - 1, 0).astype(int).tolist():
             weights[place] += power
             power = power * numerator // denominator
             age += 1
@@ -62,11 +62,11 @@ def quantile(level, prior, atoms):
     """Find the smallest x with prior · x + mass of atoms at or below x ≥ level."""
     below = Fraction(0)
     for k, atom in enumerate(atoms):
-        centre = Fraction(2 * k + 1, 2 * BINS)
-        if prior * centre + below >= level:
+        edge = Fraction(k + 1, BINS)
+        if prior * edge + below >= level:
             break
-        if prior * centre + below + atom >= level:
-            return centre
+        if prior * edge + below + atom >= level:
+            return edge
         below += atom
     return min((level - below) / prior, Fraction(1))
 
