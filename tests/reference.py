@@ -379,7 +379,9 @@ def path_bound(scores, noted, thresholds, level, weight, discount, psi, density,
         if t < last:
             total += max(weight(t) - weight(t + 1), 0) * excess[k + 2]
         total += scale[k] * (quantile_loss(r, scores[k], level) - quantile_loss(r, s, level))
-        total += scale[k] * max(level, 1 - level) * abs(s - scores[k])
+        # What noting the score as another may have raised the comparator's loss by, wherever that was.
+        far = np.array([-1e3, 1e3])
+        total += scale[k] * np.max(quantile_loss(far, s, level) - quantile_loss(far, scores[k], level))
     return total * beta ** float(last)
 
 
