@@ -93,7 +93,7 @@ def _members(groups: np.ndarray, run: Replay, own: bool) -> tuple[np.ndarray, An
     tree = getattr(run.learner, "tree", None) if own else None
     if tree is None:
         called = np.unique(groups)
-        return np.stack([groups == name for name in called]), called
+        return (groups == called.reshape(-1, *[1] * groups.ndim)), called
     nodes, alone = nodes_of(tree), bool((groups == -1).any())  # rounds of no group
     names = [*nodes.names] + ["(none)"] * alone if nodes.names else [*range(nodes.groups)] + [-1] * alone
     return np.stack([groups == i for i in [*range(nodes.groups)] + [-1] * alone]), names

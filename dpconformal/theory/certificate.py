@@ -185,7 +185,7 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
     claimed: list[list[bool]] = []
     axes = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
-    lead, coords = shape[:-2], {"check": list(CHECKS), "level": np.arange(shape[-1])}
+    lead, coords = shape[:-2], dict[str, Any](check=list(CHECKS), level=np.arange(shape[-1]))
     by_group = group_lines.judged_by_group(run) and not not_at_once(run)
     for index, whole in sequences(run, observed=False, changing=True):
         parts = group_lines.checks(whole, delta, group_lines.groups_of(run)) if by_group else [_checks(whole, delta)]
