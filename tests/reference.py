@@ -352,11 +352,12 @@ def regularizer(r, level, twin, low, high, breaks=()):
     return sum(integrate.quad(lambda x: quantile_loss(r, x, level) * twin.pdf(x), *piece)[0] for piece in pieces)
 
 
-def path_bound(scores, noted, thresholds, level, weight, discount, psi, density, past=()):
+def path_bound(scores, noted, thresholds, level, weight, discount, psi, density, past=(), pull=lambda r: 0.0):
     """
     The regret bound of docs/theory.md, term by term, at the end of one sequence and level.
 
-    `weight(t)` is the regulariser's weight in the objective of round t whose losses carry discount^-i: h_t, or z_t.
+    `weight(t)` is the regulariser's weight in the objective of round t whose losses carry discount^-i: h_t, or z_t;
+    `pull` is a part of the regulariser that has the same weight in every round.
     """
     beta, first = (1.0 if discount is None else discount), len(past) + 1
     times = np.arange(first, first + len(scores))
@@ -370,7 +371,7 @@ def path_bound(scores, noted, thresholds, level, weight, discount, psi, density,
         beta**-i * (quantile_loss(u, s, level) - quantile_loss(thresholds[0], s, level))
         for i, s in enumerate(past, start=1)
     )
-    total = weight(last) * excess[0] + old - weight(first) * excess[1]
+    total = weight(last) * excess[0] + old - weight(first) * excess[1] + pull(u) - pull(thresholds[0])
     for k, t in enumerate(times):
         r, s = thresholds[k], noted[k]
         slope = (1 - level) if r > s else level
@@ -380,7 +381,9 @@ def path_bound(scores, noted, thresholds, level, weight, discount, psi, density,
         if t < last:
             total += max(weight(t) - weight(t + 1), 0) * excess[k + 2]
         total += scale[k] * (quantile_loss(r, scores[k], level) - quantile_loss(r, s, level))
-        total += scale[k] * max(level, 1 - level) * abs(s - scores[k])
+        # What noting the score as another may have raised the comparator's loss by, wherever that was.
+        far = np.array([-1e3, 1e3])
+        total += scale[k] * np.max(quantile_loss(far, s, level) - quantile_loss(far, scores[k], level))
     return total * beta ** float(last)
 
 

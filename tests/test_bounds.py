@@ -14,6 +14,7 @@ import dpconformal as dpc
 from dpconformal import theory
 from dpconformal.theory import coverage_line, optimality, path
 from dpconformal.theory.path_bound import discounted_regret, running_regret
+from dpconformal.theory.regret import bin_cost
 
 LEVELS = np.array([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
 
@@ -94,17 +95,24 @@ def test_a_learner_without_a_leash_is_found_out():
     assert found.regret > 3 * theory.regret_bound(64, 0.5)
 
 
-@pytest.mark.parametrize("name", BELIEFS)
+CORRECTED = {
+    "corrected": dpc.Corrected(),
+    "corrected_callable": dpc.Corrected(BELIEFS["exact_callable"]),
+    "corrected_quantized": dpc.Corrected(BELIEFS["quantized"]),
+}
+
+
+@pytest.mark.parametrize("name", BELIEFS | CORRECTED)
 def test_bound_and_optimality_hold_on_every_path_and_horizon(name):
-    """Any schedule, quantized or discounted, from a fresh state or an earlier one."""
-    learner, levels = BELIEFS[name], np.array([0.05, 0.5, 0.9])
+    """Any schedule, quantized or discounted, from a fresh state or an earlier one; corrected too."""
+    learner, levels = (BELIEFS | CORRECTED)[name], np.array([0.0, 0.5, 0.9])
     every = np.stack(list(sequences(96).values()))
     first = dpc.replay(learner, every[:, :32], levels)
     for run in (dpc.replay(learner, every[:, 32:], levels), dpc.replay(learner, every[:, 32:], levels, first.state)):
         for _, one in path.sequences(run):
             here = path.path_of(one)
             assert np.abs(optimality.optimality_gap(here)).max() < 1e-12
-            fading = learner.discount is not None
+            fading = here.discount != 1
             found = discounted_regret(here, np.arange(1, 65)) if fading else running_regret(here)
             assert np.all(found.regret <= found.bound + 1e-12)
 
@@ -147,6 +155,91 @@ def test_the_bound_of_a_path_is_the_sum_of_its_terms(name, kind):
         psi = functools.partial(theory.excess_regularizer, level=level, prior=prior)
         want = reference.path_bound(scores[3:], noted[3:], thresholds, level, weight, beta, psi, twin.pdf, noted[:3])
         assert theory.path_bound(run)[a] == pytest.approx(want, rel=1e-9)
+
+
+def test_the_bound_of_a_corrected_path_is_the_sum_of_its_terms():
+    prior, twin = PRIORS["beta"]
+    scores = np.random.default_rng(3).random(12)
+    head = dpc.Corrected(dpc.Exact(prior))
+    run = dpc.replay(head, scores[3:], [0.3, 0.8], dpc.replay(head, scores[:3], [0.3, 0.8]).state)
+    for a, level in enumerate((0.3, 0.8)):
+        want = reference.path_bound(
+            scores[3:],
+            scores[3:],
+            np.asarray(run.thresholds)[:, a],
+            level,
+            lambda t: np.sqrt(t) + 1,
+            None,
+            functools.partial(theory.excess_regularizer, level=1.0, prior=prior),
+            twin.pdf,
+            scores[:3],
+            lambda r, level=level: level * (1 - r),
+        )
+        assert theory.path_bound(run)[a] == pytest.approx(want, rel=1e-9)
+
+
+def test_the_regret_of_corrected_thresholds_is_bounded():
+    """All sequences of six fifths: the worst is near the bound, whose value is that of its formula."""
+    every, levels = np.array(list(itertools.product(np.linspace(0, 1, 5), repeat=6))), np.array([0.1, 0.5, 0.9])
+    worst = dpc.metrics.regret(dpc.replay(dpc.Corrected(), every, levels)).max(axis=0)
+    np.testing.assert_allclose(worst, [2.235406, 2.220166, 0.6], atol=1e-6)
+    bound = theory.corrected_regret_bound(6, levels)
+    stability = np.maximum(levels, 1 - levels) ** 2 / 2 * sum(1 / (np.sqrt(t) + 1) for t in range(1, 7))
+    np.testing.assert_allclose(bound, (np.sqrt(6) + 1) / 2 + levels + stability)
+    np.testing.assert_allclose(bound, [2.7208022, 2.5013058, 3.5208022])
+    assert np.all(worst <= bound)
+    np.testing.assert_allclose(theory.corrected_regret_bound(6, levels, 4.0), 4 * bound)
+    some = dpc.replay(dpc.Corrected(), every[::997], levels)
+    assert np.all(dpc.metrics.regret(some) <= theory.path_bound(some) + 1e-12)
+    assert np.all(theory.path_bound(some) <= bound + 1e-12)
+
+
+def test_bounds_have_the_values_of_their_formulas():
+    """Inequalities and rates leave constants free; these do not."""
+    level, m = np.array([0.1, 0.5, 0.9]), np.array([0.9, 0.5, 0.9])
+    swings = sum(1 / (np.sqrt(t) + 1) for t in range(1, 51))
+    plain = m**2 * 3 / 2 * (np.sqrt(50) + 1 + swings)
+    np.testing.assert_allclose(theory.regret_bound(50, level, 3.0), plain)
+    np.testing.assert_allclose(theory.quantized_regret_bound(50, level, 7, 3.0), plain + 3 * 50 / (2 * 7))
+    np.testing.assert_allclose(theory.quantized_regret_bound(50, level, width=3.0), plain + 3 * 50 / (2 * 8))
+    beta, weight = 0.9, 0.2 / 0.8
+    terms = beta**5 / (1 - beta) + weight * beta / (1 - beta) + (1 - beta**5) / (weight * beta)
+    np.testing.assert_allclose(theory.discounted_regret_bound(5, level, beta, 3.0, 0.2), m**2 * 3 / 2 * terms)
+    # The theorem's λ is the best one as T grows without end, and not before.
+    odds = np.sqrt((1 - beta) * (1 - beta**5)) / beta
+    best = theory.discounted_regret_bound(5, 0.5, beta, weight=odds / (1 + odds))
+    assert best == pytest.approx((beta**5 / (1 - beta) + 2 * np.sqrt((1 - beta**5) / (1 - beta))) / 8)
+    others = [theory.discounted_regret_bound(5, 0.5, beta, weight=w) for w in np.linspace(0.05, 0.95, 181)]
+    assert best <= min(others) < theory.discounted_regret_bound(5, 0.5, beta)
+    assert theory.coverage_bound(101, 0.9, 0.1) == pytest.approx(
+        (0.9 - 0.1 / (np.sqrt(101) - 1) - np.sqrt(np.log(20) / 200), 1.0)
+    )
+    low, high = theory.coverage_bound(10_001, 0.5, 0.1)
+    shift, doubt = 0.5 / (np.sqrt(10_001) - 1), np.sqrt(np.log(20) / 20_000)
+    assert (low, high) == pytest.approx((0.5 - shift - doubt, 0.5 + shift + 1e-4 + doubt))
+    risk = theory.excess_risk_bound(10_001, 0.9, 0.1, dpc.priors.Uniform(0, 2))
+    assert risk == pytest.approx(2 * doubt + 0.9**2 * 2 / 2 / (np.sqrt(10_001) - 1))
+
+
+def test_bins_cost_one_bin_or_half_of_it_a_round_at_any_level():
+    """The loss of a threshold less that of another changes with the score at rate 1, not 2·max(α, 1 - α)."""
+    grid = np.linspace(0, 1, 41)
+    r, u, score = np.meshgrid(grid, grid, grid, indexing="ij")
+    noted = reference.to_bin(score.ravel(), 4, 0.0, 1.0, "nearest").reshape(score.shape)
+    for level in (0.1, 0.5, 0.9):
+        by_score, by_bin = (
+            reference.quantile_loss(r, s, level) - reference.quantile_loss(u, s, level) for s in (score, noted)
+        )
+        assert np.max(by_score - by_bin) == pytest.approx(bin_cost(1.0, 4, "nearest")) == pytest.approx(1 / 8)
+    # A score just above an edge counts a whole bin higher.
+    risen = reference.quantile_loss(r, 0.25 + 1e-9, 0.5) - reference.quantile_loss(u, 0.25 + 1e-9, 0.5)
+    there = reference.quantile_loss(r, 0.5, 0.5) - reference.quantile_loss(u, 0.5, 0.5)
+    assert np.max(risen - there) == pytest.approx(bin_cost(1.0, 4, "up")) == pytest.approx(1 / 4)
+    for rounding, cost in (("up", 1 / 4), ("nearest", 1 / 8)):
+        late = dpc.replay(dpc.Quantized(4, rounding=rounding), np.linspace(0, 1, 24), [0.1, 0.5], delay=2)
+        bound = theory.delayed_regret_bound(24, np.array([0.1, 0.5]), 2) + 24 * cost
+        found = theory.certify(late).dataset.sel(check="regret")
+        np.testing.assert_allclose(found.high, bound, atol=1e-9)
 
 
 def test_bounds_at_one_horizon_do_not_depend_on_others_and_grow_for_ever():
@@ -257,6 +350,20 @@ def test_extreme_priors_attain_both_ends_of_the_bracket():
     # The mean of F(r) over uniform scores is the coverage probability; its standard error is below 5e-4.
     assert seen[0] == pytest.approx(low, abs=2e-3)
     assert seen[1] == pytest.approx(high, abs=2e-3)
+
+
+def test_the_lower_end_of_the_bracket_needs_no_continuity():
+    """Every set of five scores on three values, each left to the last in turn: ties, and scores at both ends."""
+    sets = np.array(list(itertools.combinations_with_replacement([0.0, 0.5, 1.0], 5)))
+    turns = np.stack([np.roll(sets, k, axis=1) for k in range(5)])
+    levels = np.array([0.1, 0.5, 0.8, 0.9])
+    for learner, asked in ((dpc.Exact(), levels), (dpc.Corrected(), levels)):
+        last = np.asarray(dpc.replay(learner, turns, asked).thresholds)[:, :, -1]
+        covered = np.mean(turns[:, :, -1:] <= last, axis=0)
+        low = theory.coverage_bracket(levels, 4, theory.concentration(5))[0]
+        assert np.all(covered >= (levels if learner == dpc.Corrected() else low) - 1e-12)
+    low, high = theory.coverage_bracket([0.0, 0.1], 4, 2.0)
+    assert not np.signbit([low, high]).any()  # a rank of -0.0
 
 
 def test_corrected_level_is_valid_in_finite_samples():

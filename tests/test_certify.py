@@ -166,10 +166,83 @@ def test_single_precision_passes_and_is_found_out_all_the_same():
         assert not certify(run._replace(thresholds=run.thresholds.at[200, 0].add(0.01))).passed
 
 
+HEADS = {
+    "corrected": dpc.Corrected(),
+    "corrected in bins": dpc.Corrected(dpc.Quantized(16)),
+    "credible": dpc.Credible(),
+}
+SWAYING = np.clip(np.array(LEVELS) + 0.1 * np.sin(np.arange(400.0))[:, None], 0, 1)
+
+
+def corruptions(run):
+    """Thresholds that are a little off, scores in another order, and levels that were not the ones asked for."""
+    scores = np.array(run.scores)
+    for row in scores.reshape(-1, scores.shape[-1]):
+        here = np.flatnonzero(~np.isnan(row))
+        row[here] = row[np.random.default_rng(0).permutation(here)]
+    yield run._replace(thresholds=run.thresholds + 1e-3)
+    yield run._replace(scores=jnp.asarray(scores))
+    yield run._replace(levels=np.asarray(run.levels) + 0.02)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_are_held_to_the_quantiles_they_ask_for(name):
+    """Only their coverage was looked at: small changes of thresholds, orders and levels passed."""
+    head, claimed = HEADS[name], "pass" if isinstance(HEADS[name], dpc.Corrected) else "no claim"
+    plain = dpc.replay(head, IID, LEVELS)
+    assert (certify(plain).dataset.verdict.sel(check="optimality") == "pass").all()
+    assert (certify(plain).dataset.verdict.sel(check="regret") == claimed).all()
+    mask = np.random.default_rng(1).random((2, 200)) < [[0.2], [0.1]]
+    late = dpc.replay(head, IID.reshape(2, 200), LEVELS, mask=mask, delay=[0, 4])
+    assert (certify(late).dataset.verdict.sel(check="optimality") == "pass").all()
+    assert (certify(late).dataset.verdict.sel(check="regret") == [[claimed], ["no claim"]]).all()
+    for honest in (plain, late):
+        assert certify(honest).passed
+        for wrong in corruptions(honest):
+            failed = certify(wrong).dataset.verdict.sel(check="optimality") == "FAIL"
+            assert failed.any("level").all()
+
+
+def test_a_head_that_wastes_its_thresholds_fails_the_bound_of_its_regret():
+    run = dpc.replay(dpc.Corrected(), IID, LEVELS)
+    wasted = certify(run._replace(thresholds=jnp.ones_like(run.thresholds)))
+    assert line(wasted, "regret", 0.5).verdict == "FAIL"
+    unbounded = dpc.replay(dpc.Corrected(dpc.Exact(dpc.priors.HalfCauchy())), IID, LEVELS)
+    assert (certify(unbounded).dataset.verdict.sel(check="regret") == "no claim").all()  # it says ∞ at first
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [dpc.Exact(discount=0.9), dpc.Quantized(16), HEADS["corrected in bins"], HEADS["credible"], dpc.ERM()],
+)
+def test_levels_that_change_by_round_are_certified(learner):
+    """They were refused. Nothing is claimed of regret, which is against one level."""
+    run = dpc.replay(learner, IID, SWAYING)
+    found = certify(run)
+    assert found.passed
+    assert "#1" in repr(found)
+    verdict = found.dataset.verdict
+    assert (verdict.sel(check=["regret", "discounted regret"]) == "no claim").all()
+    if not isinstance(learner, dpc.ERM):
+        assert (verdict.sel(check="optimality") == "pass").all()
+        wrong = certify(run._replace(thresholds=run.thresholds.at[321, 1].add(1e-4)))
+        assert wrong.dataset["round"].sel(check="optimality").values.tolist() == [0, 322, 0]
+        late = dpc.replay(learner, IID, SWAYING, delay=3)
+        assert (certify(late).dataset.verdict.sel(check="optimality") == "pass").all()
+        assert not certify(late._replace(levels=late.levels[::-1])).passed
+
+
+def test_levels_that_only_seem_to_change_are_fixed_ones(run):
+    found = certify(dpc.replay(dpc.Exact(), IID, np.tile(LEVELS, (400, 1)))).dataset
+    xr.testing.assert_allclose(found.drop_vars("verdict"), certify(run).dataset.drop_vars("verdict"))
+    assert found.level.values.tolist() == LEVELS
+
+
 def test_what_cannot_be_certified_is_refused(run):
-    changing = np.tile([0.5, 0.9], (400, 1))
     with pytest.raises(ValueError, match="they change by round"):
-        certify(dpc.replay(dpc.Exact(), IID, changing))
+        dpc.theory.path_bound(dpc.replay(dpc.Exact(), IID, SWAYING))
+    with pytest.raises(ValueError, match="and Corrected on a bounded support"):
+        dpc.theory.path_bound(dpc.replay(dpc.Credible(), IID, LEVELS))
     with pytest.raises(ValueError, match=r"delta = 1\.0"):
         certify(run, delta=1.0)
     with pytest.raises(ValueError, match="run is a Summary"):
@@ -178,7 +251,7 @@ def test_what_cannot_be_certified_is_refused(run):
         certify(np.zeros(3))
     with pytest.raises(ValueError, match="outside jit"):
         jax.jit(lambda t: certify(run._replace(thresholds=t)).passed)(run.thresholds)
-    with pytest.raises(ValueError, match="only Exact and Quantized"):
+    with pytest.raises(ValueError, match="only Exact and Quantized, and Corrected"):
         dpc.theory.path_bound(dpc.replay(dpc.ERM(), IID, LEVELS))
 
 

@@ -1,5 +1,6 @@
 """Groups: trees, nested beliefs, tables, and what each group is promised."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+import xarray as xr
 from cases import PRIORS, sequences
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dpconformal as dpc
 from dpconformal.groups.tree import as_groups, as_tree, nodes_of
+from dpconformal.theory import groups as group_bounds
 
 LEVELS = np.array([0.0, 0.1, 0.5, 0.9, 0.99, 1.0])
 PARENTS = [-1, -1, 0, 0, 1, 3]  # two families; a group within a group within a group
@@ -399,6 +402,63 @@ def test_metrics_by_group_are_those_of_the_groups_rounds():
     ):
         with pytest.raises(ValueError, match=message):
             dpc.metrics.by_group(plain, **wrong)
+
+
+def test_groups_with_gaps_are_judged_by_their_scores():
+    """Metrics and bounds counted rounds with gaps against rounds without; batches were refused."""
+    rng = np.random.default_rng(3)
+    scores, groups = rng.random((2, 80)), rng.integers(0, 3, (2, 80))
+    mask, levels = rng.random((2, 80)) < [[0.1], [0.3]], np.array([0.5, 0.9])
+    learner = dpc.Hierarchical(4, bins=16)
+    run = dpc.replay(learner, np.where(mask, np.nan, scores), levels, context=groups, mask=mask)
+    found, bounds = dpc.metrics.by_group(run), dpc.theory.group_regret_bound(run)
+    assert found.loss.dims == bounds.bound.dims == ("batch", "group", "level")
+    for k in range(2):
+        for g in range(3):
+            here = (groups[k] == g) & ~mask[k]
+            own = np.asarray(run.thresholds)[k, here]
+            loss = reference.quantile_loss(own, scores[k, here, None], levels)
+            best = [reference.best_total_loss(scores[k, here], np.full(here.sum(), level)) for level in levels]
+            one = found.sel(batch=k, group=g)
+            assert one.rounds == here.sum()
+            np.testing.assert_allclose(one.loss, loss.mean(axis=0))
+            np.testing.assert_allclose(one.coverage, (scores[k, here, None] <= own).mean(axis=0))
+            np.testing.assert_allclose(one.regret, loss.sum(axis=0) - best, atol=1e-12)
+        assert np.isnan(found.loss.sel(batch=k, group=3)).all()
+        xr.testing.assert_allclose(dpc.metrics.by_group(run.sequence(k)), found.sel(batch=k))
+        # A gap is no round at all: the bound is that of the other rounds alone.
+        kept = ~mask[k]
+        alone = dpc.replay(learner, scores[k, kept], levels, context=groups[k, kept])
+        want = dpc.theory.group_regret_bound(alone)
+        xr.testing.assert_allclose(bounds.sel(batch=k), want)
+        xr.testing.assert_allclose(dpc.theory.group_regret_bound(run.sequence(k)), want)
+    assert (bounds.regret <= bounds.bound).where(bounds.rounds > 0, True).all()
+    certificate = dpc.theory.certify(run)
+    assert certificate.passed
+    np.testing.assert_allclose(certificate.dataset.seen.sel(check="coverage"), found.coverage)
+    np.testing.assert_allclose(dpc.metrics.by_group(run, groups[0]).rounds[0], found.rounds[0, :3])
+    with pytest.raises(ValueError, match=r"groups has leading axes \(3,\), and the run \(2,\)"):
+        dpc.metrics.by_group(run, np.zeros((3, 80), int))
+
+
+def test_bins_add_half_a_bin_a_round_to_the_bound_of_a_group():
+    scores, groups = np.random.default_rng(3).random(80), np.arange(80) % 3
+    learner, levels = dpc.Hierarchical(4, bins=16), np.array([0.5, 0.9])
+    path = group_bounds.group_path(dpc.replay(learner, scores, levels, context=groups))
+    bare = dataclasses.replace(learner, bins=None)
+    more = [group_bounds.bound_by_round(belief, path, 0, levels) for belief in (learner, bare)]
+    np.testing.assert_allclose(more[0] - more[1], np.arange(1, 28)[:, None] / (2 * 16) + np.zeros(2))
+
+
+def test_levels_of_groups_that_change_by_round_are_certified():
+    scores, groups = np.random.default_rng(3).random(80), np.arange(80) % 3
+    levels = np.stack([np.linspace(0.3, 0.6, 80), np.linspace(0.95, 0.7, 80)], axis=1)
+    run = dpc.replay(dpc.Hierarchical(4, bins=16), scores, levels, context=groups)
+    found = dpc.theory.certify(run)
+    assert found.passed
+    assert (found.dataset.verdict.sel(check=["optimality", "coverage"])[:3] == "pass").all()
+    assert (found.dataset.verdict.sel(check="regret") == "no claim").all()
+    assert not dpc.theory.certify(run._replace(levels=levels[::-1])).passed
 
 
 def test_small_groups_gain_most_and_no_group_loses():

@@ -120,6 +120,25 @@ def test_a_wrong_threshold_shows_in_the_verdict(run, tmp_path):
     assert rows[1]["failed"] == ["order", "optimality"]
 
 
+@pytest.mark.parametrize("groups", [5, 3])
+def test_a_page_about_groups_fails_what_their_certificate_fails(groups, tmp_path):
+    """Checks were read off the axis of groups: five groups passed whatever they did, and other numbers raised."""
+    rng = np.random.default_rng(4)
+    given = {"context": rng.integers(0, groups, 60), "mask": rng.random(60) < 0.2}
+    run = dpc.replay(dpc.Hierarchical(groups, bins=16), rng.random(60), [0.5, 0.9], **given)
+    rows = held(report(run, tmp_path / "right.html"))["series"][0]["table"]
+    assert [(row["verdict"], row["failed"], row["groups"]) for row in rows] == [("pass", [], [])] * 2
+    wrong = run._replace(thresholds=np.full_like(run.thresholds, 0.999))
+    found = held(report(wrong, tmp_path / "wrong.html"))["series"][0]
+    assert found["kind"] == "groups"
+    verdict = dpc.theory.certify(wrong).dataset.verdict
+    for i, row in enumerate(found["table"]):
+        here = verdict.isel(level=i) == "FAIL"
+        assert row["verdict"] == "fail"
+        assert row["failed"] == here.check.values[here.any("group").values].tolist()
+        assert row["groups"] == [str(name) for name in here.group.values[here.any("check").values]]
+
+
 def test_regret_is_that_of_its_kind(run):
     ends = blocks_of(ROUNDS).ends
     found = losses.losses_of(run, ends)
@@ -204,7 +223,10 @@ def test_infinite_thresholds(tmp_path):
 def test_a_head_answers_every_level_too(tmp_path):
     run = dpc.replay(dpc.Corrected(dpc.Exact()), dpc.streams.iid(60), [0.5])
     data = held(report(run, tmp_path / "head.html"))
-    assert (data["steps"], data["series"][0]["pit"], data["series"][0]["kind"]) == (200, None, "none")
+    assert (data["steps"], data["series"][0]["pit"], data["series"][0]["kind"]) == (200, None, "own")
+    np.testing.assert_allclose(data["series"][0]["table"][0]["bound"], dpc.theory.path_bound(run)[0], rtol=1e-5)
+    credible = dpc.replay(dpc.Credible(), dpc.streams.iid(60), [0.5])
+    assert losses.losses_of(credible, np.array([60])).kind == "none"
 
 
 def test_a_run_that_carries_on_is_replayed_from_where_it_started(run, tmp_path):

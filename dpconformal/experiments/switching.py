@@ -100,7 +100,10 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, chec
             "regret": (("method", "time", "level"), stacked),
             "mvp": (("seed", "time", "level"), mvp),
             "slope": (("method", "level"), _slopes(time, stacked)),
-            "bound": (("time", "level"), quantized_regret_bound(time[:, None], np.array(_LEVELS), bins)),
+            "bound": (
+                ("time", "level"),
+                quantized_regret_bound(time[:, None], np.array(_LEVELS), bins, 1.0, "nearest"),
+            ),
             "warmup": (("seed", "level"), _warmup(mvp)),
         },
         {"method": list(methods), "time": time, "level": list(_LEVELS), "seed": np.arange(seeds)},

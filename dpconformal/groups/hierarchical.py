@@ -37,10 +37,10 @@ class Hierarchical:
     each with the probability that it is news to it, the expected number of "tables". Thresholds of a group
     never cross.
 
-    Guarantees, for each group without groups below it: if its n scores and the next are exchangeable, without ties, the
+    Guarantees, for each group without groups below it: if its n scores and the next are exchangeable, the
     coverage probability lies in the bracket of :func:`dpconformal.theory.coverage_bracket` with n and the group's own
-    concentration, whatever the other groups are like (bins may raise it above the
-    bracket, but not lower it); and the regret is bounded on any sequence, see
+    concentration, whatever the other groups are like (ties and bins may raise it above the bracket; neither ties nor
+    bins that round up lower it); and the regret is bounded on any sequence, see
     :func:`dpconformal.theory.group_regret_bound`.
 
     Parameters

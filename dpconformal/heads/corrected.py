@@ -18,9 +18,11 @@ class Corrected(Head):
     """
     Ask the belief for a slightly higher level, such that coverage is at least ``level`` in finite samples.
 
-    If the scores are exchangeable, the next one is covered with probability at least ``level``, averaged over past and
-    future, as by split conformal; with any prior, even one chosen from the data. Where that asks for more than the
-    scores can give, the threshold is the upper end of the support. Thresholds never cross.
+    If the scores are exchangeable, with ties or without, the next one is covered with probability at least ``level``,
+    averaged over past and future, as by split conformal; with any prior, even one chosen from anything but the coming
+    score. Where that asks for more than the scores can give, the threshold is the upper end of the support. Thresholds
+    never cross. On a bounded support the regret is bounded on any sequence, by O(R√T) with a uniform prior and λ_t =
+    1/√t: :func:`dpconformal.theory.corrected_regret_bound`.
 
     Parameters
     ----------

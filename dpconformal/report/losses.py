@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
+from dpconformal.groups import Hierarchical
 from dpconformal.heads import Head
 from dpconformal.learner import support_of
 from dpconformal.metrics import regret
@@ -14,7 +15,7 @@ from dpconformal.theory import regret_bound
 from dpconformal.theory.late_lines import delayed_regret, known_of
 from dpconformal.theory.lines import regret_curve
 from dpconformal.theory.path import path_of, sequences
-from dpconformal.theory.path_bound import discounted_regret, running_regret
+from dpconformal.theory.path_bound import discounted_regret, has_regret_bound, running_regret
 
 LONGEST = 200_000  # rounds, beyond which bounds and certificates take longer than a reader waits
 
@@ -25,10 +26,11 @@ class Losses(NamedTuple):
 
     Attributes
     ----------
-    kind : {"own", "discounted", "borrowed", "none", "long", "late", "unproved"}
+    kind : {"own", "discounted", "borrowed", "none", "groups", "long", "late", "unproved"}
         Whose the bound is: of this learner on this path; the same with a discount, in regret and bound; of
-        :class:`dpconformal.Exact`, for a learner without a bound; of nobody; left out, for a run that is too long.
-        Where scores became known late: of this learner on any path; of nobody.
+        :class:`dpconformal.Exact`, for a learner without a bound; of nobody; of each group, and none of all rounds
+        together; left out, for a run that is too long. Where scores became known late: of this learner on any path; of
+        nobody.
     regret : ndarray, shape (N, A)
         Against the best fixed threshold for the rounds so far.
     bound : ndarray, shape (N, A)
@@ -72,15 +74,15 @@ def losses_of(run: Replay, ends: np.ndarray) -> Losses:
         if path is not None and path.discount != 1:
             faded = discounted_regret(path, ends)
             return Losses("discounted", faded.regret, faded.bound)
-        if path is not None:
+        if path is not None and has_regret_bound(path):
             along = running_regret(path)
             return Losses("own", along.regret[ends - 1], along.bound[ends - 1])
         seen = np.asarray(regret(sequence, running=True))[ends - 1]
     nothing = np.full(seen.shape, np.nan)
     if ends[-1] > LONGEST:
         return Losses("long", seen, nothing)
-    if isinstance(run.learner, Head):  # asked to cover, not to be cheap
-        return Losses("none", seen, nothing)
+    if isinstance(run.learner, (Head, Hierarchical)):
+        return Losses("none" if isinstance(run.learner, Head) else "groups", seen, nothing)
     width = _width(run.learner, sequence.scores)
     return Losses("borrowed", seen, np.asarray(regret_bound(ends[:, None], np.asarray(sequence.levels, float), width)))
 
@@ -88,7 +90,8 @@ def losses_of(run: Replay, ends: np.ndarray) -> Losses:
 def _late_losses(whole: Replay, ends: np.ndarray) -> Losses:
     """Follow the regret where scores became known late; with a discount it is plain, and without a bound."""
     own = isinstance(whole.learner, (Exact, Quantized))
-    found = delayed_regret(whole, known_of(whole)) if ends[-1] <= LONGEST else None
+    proved = ends[-1] <= LONGEST and not isinstance(whole.learner, Hierarchical)
+    found = delayed_regret(whole, known_of(whole)) if proved else None
     if found is not None:
         return Losses("late" if own else "borrowed", found.regret[ends - 1], found.bound[ends - 1])
     seen = regret_curve(whole.observed())[ends - 1]

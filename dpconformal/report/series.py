@@ -124,14 +124,16 @@ def _table(run: Replay, losses: Losses) -> list[dict[str, Any]]:
 
 
 def _verdicts(run: Replay) -> list[dict[str, Any]]:
-    """Hold the run to its theorems, level by level."""
+    """Hold the run to its theorems, level by level; with groups a level fails if it does in any of them."""
     rounds, levels = np.shape(run.observed().thresholds)
     if rounds > LONGEST:
-        return [{"verdict": "left out", "failed": []}] * levels
-    found = certify(run).dataset.verdict
+        return [{"verdict": "left out", "failed": [], "groups": []}] * levels
+    wrong = certify(run).dataset.verdict == "FAIL"
     rows = []
     for i in range(levels):
-        said = dict(zip(found.check.values.tolist(), found.isel(level=i).values.tolist(), strict=True))
-        failed = [check for check, verdict in said.items() if verdict == "FAIL"]
-        rows.append({"verdict": "fail" if failed else "pass", "failed": failed})
+        here = wrong.isel(level=i)
+        by_check = here.any("group") if "group" in here.dims else here
+        failed = here.check.values[by_check.values].tolist()
+        groups = here.group.values[here.any("check").values].tolist() if "group" in here.dims else []
+        rows.append({"verdict": "fail" if failed else "pass", "failed": failed, "groups": list(map(str, groups))})
     return rows

@@ -10,6 +10,7 @@ from dpconformal.theory.groups import group_regret_bound
 from dpconformal.theory.iid import corrected_level, coverage_bound, coverage_bracket, excess_risk_bound
 from dpconformal.theory.path_bound import path_bound
 from dpconformal.theory.regret import (
+    corrected_regret_bound,
     discounted_lower_bound,
     discounted_regret_bound,
     quantized_regret_bound,
@@ -23,6 +24,7 @@ __all__ = [
     "certify",
     "concentration",
     "corrected_level",
+    "corrected_regret_bound",
     "coverage_bound",
     "coverage_bracket",
     "delayed_regret_bound",

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Scalar, scalar
+from dpconformal.checks import Scalar, is_traced, scalar
 from dpconformal.groups import Hierarchical
 from dpconformal.masking import round_counts
+from dpconformal.metrics.arrays import checked_run
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
@@ -28,7 +29,7 @@ class Certificate:
     dataset : xarray.Dataset
         Over ``check`` and ``level`` (and ``batch`` axes): ``seen``, what the run did; ``low`` and ``high``, what is
         allowed; ``verdict``, "pass", "FAIL" or "no claim"; ``round``, the first round by which the check has failed,
-        0 if it passes.
+        0 if it passes. Where levels change by round, or differ between sequences, ``level`` counts them.
     """
 
     dataset: Any
@@ -112,7 +113,7 @@ def _rows(table: Any, check: str) -> list[tuple[str, ...]]:
 def _level(here: Any) -> str:
     """Write a level; where sequences have levels of their own, its place."""
     own = np.unique(here["levels"].values) if "levels" in here else np.atleast_1d(here.level.values)
-    return f"{own[0]:g}" if own.size == 1 else f"#{int(here.level)}"
+    return f"{own[0]:g}" if own.size == 1 and not here.attrs["changing"] else f"#{int(here.level)}"
 
 
 def _since(check: str, first: int) -> str:
@@ -135,15 +136,17 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
 
     * **order**: no higher level ever has a smaller threshold.
     * **optimality**: every threshold minimises the regularised loss of its round (Theorem 1, Theorem 6), counted anew
-      from the scores. This is what a single wrong threshold fails.
-    * **regret**: at no horizon above its bound on this path (Theorems 2 and 5; :func:`path_bound`), whatever the data.
+      from the scores; that of a head at the level that it asks its belief for. This is what a single wrong threshold
+      fails.
+    * **regret**: at no horizon above its bound on this path (Theorems 2 and 5, and that for
+      :class:`dpconformal.Corrected`; :func:`path_bound`), whatever the data.
     * **discounted regret**: the same with a discount (Theorem 6), at horizons that together see every round.
-    * **coverage**: within the band that it leaves with probability δ at most, a level, if the scores are iid. A
-      failure says that they are not, or that the thresholds are wrong.
+    * **coverage**: within the band that each level, by itself, leaves with probability δ at most if the scores are iid.
+      A failure says that they are not, or that the thresholds are wrong.
 
     A run of :class:`dpconformal.Hierarchical` is judged group by group, each by its own rounds, against the bounds for
-    a group (:func:`group_regret_bound`). That any group leaves its band of coverage has probability δ at most. That
-    a threshold is the right quantile is checked with the learner's own belief.
+    a group (:func:`group_regret_bound`). That any group leaves its band of coverage has probability δ at most, for each
+    level. That a threshold is the right quantile is checked with the learner's own belief.
 
     Where scores became known late, a threshold is held to the scores that were known, and the regret of an undiscounted
     belief with a uniform prior and a fresh start to :func:`delayed_regret_bound`; nothing is claimed of coverage.
@@ -151,11 +154,12 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     Parameters
     ----------
     run : Replay
-        One sequence or a batch, from a fresh or an earlier state, with the same levels every round. A learner that is
-        not :class:`dpconformal.Exact` or :class:`dpconformal.Quantized` is held to the regret and coverage that
-        ``Exact()`` guarantees on the same support. Rounds whose score is missing are not judged.
+        One sequence or a batch, from a fresh or an earlier state. Where levels change by round nothing is claimed of
+        regret. A learner that is neither :class:`dpconformal.Exact`, :class:`dpconformal.Quantized` nor a head on one
+        of them is held to the regret and coverage that ``Exact()`` guarantees on the same support. Rounds whose score
+        is missing are not judged.
     delta : float
-        δ in (0, 1).
+        δ in (0, 1), for each level.
 
     Returns
     -------
@@ -175,13 +179,15 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     import xarray as xr
 
     delta = float(scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
-    shape = np.shape(run.thresholds) if isinstance(run, Replay) else ()
+    run = _with_fixed_levels(checked_run(run))
+    shape = np.shape(run.thresholds)
+    changing = np.ndim(run.levels) == len(shape)
     found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
     claimed: list[list[bool]] = []
     axes = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
-    lead, coords = shape[:-2], {"check": list(CHECKS), "level": np.arange(shape[-1]) if shape else []}
-    by_group = isinstance(run, Replay) and group_lines.judged_by_group(run) and not not_at_once(run)
-    for index, whole in sequences(run, observed=False):
+    lead, coords = shape[:-2], dict[str, Any](check=list(CHECKS), level=np.arange(shape[-1]))
+    by_group = group_lines.judged_by_group(run) and not not_at_once(run)
+    for index, whole in sequences(run, observed=False, changing=True):
         parts = group_lines.checks(whole, delta, group_lines.groups_of(run)) if by_group else [_checks(whole, delta)]
         # As the user counts rounds, those without a score among them.
         here = np.arange(shape[-2]) if run.mask is None else np.flatnonzero(~np.asarray(run.mask)[index])
@@ -201,11 +207,24 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     variables["verdict"] = ([*axes, "check", "level"], verdict)
     if np.ndim(run.levels) == 1:
         coords["level"] = as_written(np.asarray(run.levels))
-    else:
+    elif not changing:
         variables["levels"] = ([*axes[: len(shape) - 2], "level"], np.asarray(run.levels))
     judged = round_counts(run.mask, shape[-2])
-    attrs = {"learner": repr(run.learner), "rounds": int(np.max(judged, initial=0)), "delta": delta}
+    attrs = {
+        "learner": repr(run.learner),
+        "rounds": int(np.max(judged, initial=0)),
+        "delta": delta,
+        "changing": int(changing),
+    }
     return Certificate(xr.Dataset(variables, coords, attrs))
+
+
+def _with_fixed_levels(run: Replay) -> Replay:
+    """Write levels that are the same in every round and sequence once, not in each of them."""
+    if is_traced(run.levels) or not np.ndim(run.levels) == np.ndim(run.thresholds) > 1 or not np.size(run.levels):
+        return run
+    rows: Any = np.reshape(np.asarray(run.levels), (-1, np.shape(run.levels)[-1]))
+    return run._replace(levels=rows[0]) if (rows == rows[0]).all() else run
 
 
 def _checks(whole: Replay, delta: float) -> tuple[lines.Line, ...]:

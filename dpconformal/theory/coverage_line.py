@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from dpconformal.beliefs import Quantized
@@ -28,8 +27,8 @@ def coverage(run: Replay, path: Path | None, delta: float) -> Line:
     run : Replay
         One sequence.
     path : Path or None
-        Its path; without one the run is held to what Exact guarantees, and a head to what it asks its belief for. No
-        claim with a discount.
+        Its path; a head is held to what it asks its belief for. Without one the run is held to what Exact guarantees.
+        No claim with a discount.
     delta : float
         Probability that iid scores leave the band of a level.
 
@@ -42,14 +41,14 @@ def coverage(run: Replay, path: Path | None, delta: float) -> Line:
     thresholds, scores = np.asarray(run.thresholds), np.asarray(run.scores)
     covered = scores[:, None] <= thresholds
     if not scores.size or (path is not None and path.discount != 1):
-        return no_claim(covered.mean(axis=0) if scores.size else np.full(len(run.levels), np.nan))
+        return no_claim(covered.mean(axis=0) if scores.size else np.full(covered.shape[1], np.nan))
     rounds, schedule, asked = _asked(run, path)
     weight = np.asarray(concentration(rounds, schedule))
     rounding = 4 * precision(run)
     belief = run.learner.learner if isinstance(run.learner, Head) else run.learner
     bins = bins_of(run) if isinstance(belief, Quantized) else None
     ties = tied_rounds(run.learner, bins, scores, thresholds).mean(axis=0)
-    low, high = np.empty((2, len(run.levels)))
+    low, high = np.empty((2, covered.shape[1]))
     for i, level in enumerate(asked.T):
         least = rank_bracket(np.maximum(level - rounding, 0), rounds - 1, weight)[0] / rounds
         most = rank_bracket(np.minimum(level + rounding, 1), rounds - 1, weight)[1] / rounds
@@ -62,13 +61,7 @@ def coverage(run: Replay, path: Path | None, delta: float) -> Line:
 
 def _asked(run: Replay, path: Path | None) -> tuple[np.ndarray, Any, np.ndarray]:
     """Tell the rounds, the schedule, and the levels that a belief was asked for, (T, A)."""
-    learner, count = run.learner, run.scores.shape[0]
-    levels = np.broadcast_to(np.asarray(run.levels, float), (count, len(run.levels)))
     if path is not None:
-        return path.rounds, path.learner.schedule, levels
-    if not isinstance(learner, Head):
-        return np.arange(1.0, count + 1), None, levels
-    seen = (0 if run.start is None else int(run.start.seen)) + np.arange(count)
-    with jax.enable_x64(True):
-        asked = np.asarray(learner.asked_by_round(seen, np.asarray(run.levels, float)), float)
-    return seen + 1.0, learner.learner.schedule, asked
+        return path.rounds, path.learner.schedule, path.asked
+    rounds = np.arange(1.0, run.scores.shape[0] + 1)
+    return rounds, None, np.broadcast_to(np.asarray(run.levels, float), run.thresholds.shape)

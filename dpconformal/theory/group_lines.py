@@ -49,11 +49,12 @@ def checks(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Line, .
     Returns
     -------
     list of tuple of Line
-        Those of each group. Nothing is claimed of groups without rounds, and nothing of the regret and coverage of
-        groups with groups below them.
+        Those of each group. Nothing is claimed of groups without rounds, nothing of the regret and coverage of groups
+        with groups below them, and nothing of the regret at levels that change by round.
     """
     run, path, bounded = whole.observed(), group_path(whole), bounded_groups(whole)
-    levels = as_written(np.asarray(run.levels))
+    changing = np.ndim(run.levels) == 2
+    levels = _levels(run)
     gap = np.maximum(np.maximum(levels - path.reached, path.below - levels), 0)
     gap = np.where(np.isnan(path.reached), np.inf, gap)
     found: list[tuple[Line, ...]] = []
@@ -61,19 +62,27 @@ def checks(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Line, .
         here = np.flatnonzero(path.nodes == group)
         rows: Any = np.asarray(run.thresholds)[here], np.asarray(run.scores)[here]
         own = run._replace(thresholds=rows[0], scores=rows[1], context=None, mask=None)
-        nothing = no_claim(np.full(levels.size, np.nan))
+        own = own._replace(levels=np.asarray(run.levels)[here]) if changing else own  # type: ignore[arg-type]
+        nothing = no_claim(np.full(levels.shape[-1], np.nan))
         if not here.size:
             found.append((nothing,) * 5)
             continue
         regret, cover = no_claim(regret_curve(own)[-1]), no_claim(_covered(own).mean(axis=0))
-        if group in bounded:
+        if group in bounded and not changing:
             bound = bound_by_round(run.learner, path, group, levels)
             regret = within(own, Regret(np.arange(1, here.size + 1), regret_curve(own), bound), float(here.size))
+        if group in bounded:
             cover = coverage(own, path, group, delta / len(bounded))
-        lines = order(own), near_enough(own, gap[here]), regret, nothing, cover
+        lines = order(own), near_enough(own, gap[here], run.learner.prior), regret, nothing, cover
         rounds = np.concatenate([[0], here + 1])  # as the run counts them
         found.append(tuple(line._replace(round=rounds[line.round]) for line in lines))
     return found
+
+
+def _levels(run: Replay) -> np.ndarray:
+    """Return the levels in float64, (A,) or (T, A)."""
+    levels = np.asarray(run.levels)
+    return as_written(levels) if levels.ndim == 1 else levels.astype(float)
 
 
 def _covered(run: Replay) -> np.ndarray:
@@ -108,7 +117,7 @@ def coverage(run: Replay, path: GroupPath, group: int, delta: float) -> Line:
     ties = tied_rounds(run.learner, run.learner.bins, scores, thresholds).mean(axis=0)
     seen, rounding = _covered(run).mean(axis=0), 4 * precision(run)
     low, high = np.empty((2, thresholds.shape[1]))
-    for i, level in enumerate(as_written(np.asarray(run.levels))):
+    for i, level in enumerate(np.broadcast_to(_levels(run), thresholds.shape).T):
         least = rank_bracket(np.maximum(level - rounding, 0), count, strength)[0] / (count + 1)
         most = rank_bracket(np.minimum(level + rounding, 1), count, strength)[1] / (count + 1)
         low[i] = lower_count(least, delta / 2) / count.size

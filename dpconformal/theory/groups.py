@@ -14,6 +14,8 @@ from dpconformal.metrics.groups import by_group
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.theory import moments
+from dpconformal.theory.path import sequences
+from dpconformal.theory.regret import bin_cost
 from dpconformal.theory.regularizer import strong_convexity
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ def bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: n
             steep * unstable, axis=0
         )
     if learner.bins is not None:
-        bound += steep * width * (count + 1)[:, None] / learner.bins
+        bound += bin_cost(width, learner.bins, learner.rounding) * (count + 1)[:, None]
     return np.where(np.isnan(bound), np.inf, bound)  # with a weight of 1 a group never learns
 
 
@@ -152,20 +154,23 @@ def group_regret_bound(run: Replay) -> "xr.Dataset":
 
     For the n-th round of a group let λ_n be its weight and h_n = λ_n (n - 1)/(1 - λ_n), κ_n the prior's share of its
     parent's belief, and v_n a bound on what that belief has moved by its next round, in total variation. On a
-    support of width R, with a prior whose density is μ/R at least and c = max(α, 1 - α), the regret after n rounds
-    is at most cR [h_n + Σ min(1, c/(2 h κ μ)) + Σ h v], and with K bins cRn/K more. It is O(R√n) if λ_n = 1/√n, the
-    ancestors' weights do not vanish, and the group has a steady share of their rounds.
+    support of width R, with a prior whose density is μ/R at least and c = max(α, 1 - α), the regret after N rounds
+    is at most cR [1 + h_N + Σ min(1, c/(2 h_n κ_n μ)) + Σ (h_n v_n + (h_n - h_{n+1})⁺)], where the first sum is over n
+    from 2 to N and the second to N - 1; with K bins RN/K more, or RN/(2K)
+    if they round to the nearest. It is O(R√N) if λ_n = 1/√n, the ancestors' weights
+    do not vanish, and the group has a steady share of their rounds.
 
     Parameters
     ----------
     run : Replay
-        One sequence of a :class:`dpconformal.Hierarchical` on a bounded support, from a fresh start, without a delay.
+        Of a :class:`dpconformal.Hierarchical` on a bounded support, from a fresh start, without a delay; one sequence
+        or a batch, with the same levels every round. Rounds whose score is missing are not judged.
 
     Returns
     -------
     xarray.Dataset
         ``regret`` and ``bound`` over ``group`` and ``level``, ``rounds`` over ``group``, for groups without groups
-        below them.
+        below them; with ``batch`` axes before them for a batch. NaN for a group without rounds.
 
     Examples
     --------
@@ -181,15 +186,15 @@ def group_regret_bound(run: Replay) -> "xr.Dataset":
 
     if not isinstance(run.learner, Hierarchical):
         raise ValueError(f"run.learner is {type(run.learner).__name__}: the bound is for runs of a Hierarchical")
-    if np.ndim(run.thresholds) != 2 or np.ndim(run.levels) != 1:
-        raise ValueError(f"run.thresholds has shape {np.shape(run.thresholds)}: pass one sequence with fixed levels")
+    found = by_group(run)
     groups = bounded_groups(run)
     if not groups:
         raise ValueError("run has no bound: it must have a fresh start, a bounded support, and no delay")
-    path, levels = group_path(run), as_written(np.asarray(run.levels))
-    found, ends = by_group(run).isel(group=groups), []
-    for group in groups:
-        curve = bound_by_round(run.learner, path, group, levels)
-        ends.append(curve[-1] if len(curve) else np.full(levels.size, np.nan))
-    bound = xr.DataArray(np.array(ends), found.regret.coords, found.regret.dims)
+    found, levels, ends = found.isel(group=groups), as_written(np.asarray(run.levels)), []
+    for _, sequence in sequences(run, observed=False):
+        path = group_path(sequence)
+        for group in groups:
+            curve = bound_by_round(run.learner, path, group, levels)
+            ends.append(curve[-1] if len(curve) else np.full(levels.size, np.nan))
+    bound = xr.DataArray(np.reshape(ends, found.regret.shape), found.regret.coords, found.regret.dims)
     return xr.Dataset({"regret": found.regret, "bound": bound, "rounds": found.rounds})

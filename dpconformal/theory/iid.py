@@ -15,8 +15,8 @@ def coverage_bound(t: Numbers, level: Numbers, delta: Scalar = 0.05, schedule: A
     """
     Bound the coverage probability of the threshold of round t, given the scores before it (Theorem 3).
 
-    For iid scores with a continuous distribution and any prior, with probability 1 - δ over the n = t - 1 scores
-    before, for all levels at once: α - (1 - α) h_t/n - ε and α + (α h_t + 1)/n + ε, ε = √(ln(2/δ)/(2n)), within
+    For iid scores with a continuous distribution, any prior and a fixed t, with probability 1 - δ over the n = t - 1
+    scores before, for all levels at once: α - (1 - α) h_t/n - ε and α + (α h_t + 1)/n + ε, ε = √(ln(2/δ)/(2n)), within
     [0, 1]. For λ_t = 1/√t, h_t/n is 1/(√t - 1).
 
     Parameters
@@ -56,8 +56,8 @@ def excess_risk_bound(
     """
     Bound the expected loss of the threshold of round t beyond that of the best threshold (Theorem 4).
 
-    For iid scores of any distribution on the prior's support, with probability 1 - δ over the n = t - 1 scores before,
-    for all levels at once: R √(ln(2/δ)/(2n)) + h_t/n · (max ψ - min ψ).
+    For iid scores of any distribution on the prior's support and a fixed t, with probability 1 - δ over the n = t - 1
+    scores before, for all levels at once: R √(ln(2/δ)/(2n)) + h_t/n · (max ψ - min ψ).
 
     Parameters
     ----------
@@ -97,10 +97,10 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
     """
     Bracket the coverage probability of the next round in a finite sample, whatever the prior.
 
-    For exchangeable scores without ties, nor at the lower end of the support, any prior, even one chosen from the data,
-    and a concentration a that was fixed beforehand:
-    at least ⌈ℓ(n + a) - a⌉ of the n scores lie below the threshold of level ℓ, and at most
-    ⌈ℓ(n + a)⌉ can; divided by n + 1 these are the bracket.
+    For any prior, even one chosen from anything but the coming score, and a concentration a that was fixed beforehand,
+    the threshold of level ℓ lies between the order statistics of ranks ⌈ℓ(n + a) - a⌉ and ⌈ℓ(n + a)⌉ of the n scores.
+    If the scores are exchangeable, these ranks divided by n + 1 are the bracket. The upper end needs scores without
+    ties, none of them at the lower end of the support; the lower end needs neither.
 
     Parameters
     ----------
@@ -155,7 +155,8 @@ def rank_bracket(level: Any, count: Any, weight: Any) -> tuple[Any, Any]:
     informed = (count > 0) & np.isfinite(weight)
     least = np.where(informed, np.clip(least, 0, count), 0)
     most = np.where(informed & (most <= count), np.maximum(most, 0), count + 1)
-    return np.where(level >= 1, count + 1, least), most  # level 1 is the upper end of the support
+    # Level 1 is the upper end of the support. Rounded up, a little less than 0 is -0.0.
+    return np.where(level >= 1, count + 1, least) + 0.0, most + 0.0
 
 
 def corrected_level(level: Numbers, count: Numbers, concentration: Numbers) -> Any:

@@ -15,8 +15,9 @@ from dpconformal.shifting import arriving
 from dpconformal.theory.delay import bound_by_round
 from dpconformal.theory.lines import Line, near_enough, no_claim, precision, regret_curve, width_of, within
 from dpconformal.theory.optimality import optimality_gap
-from dpconformal.theory.path import bins_of, path_of
+from dpconformal.theory.path import bins_of, path_after
 from dpconformal.theory.path_bound import Regret
+from dpconformal.theory.regret import bin_cost
 
 
 class Known(NamedTuple):
@@ -54,8 +55,9 @@ def checks(whole: Replay) -> tuple[Line, Line, Line, Line]:
     """
     run, known = whole.observed(), known_of(whole)
     seen = np.asarray(run.scores)[:, None] <= np.asarray(run.thresholds)
-    share = seen.mean(axis=0) if len(seen) else np.full(len(run.levels), np.nan)
-    return optimality(whole, known), regret(whole, known), no_claim(np.full(len(run.levels), np.nan)), no_claim(share)
+    nothing = np.full(seen.shape[1], np.nan)
+    share = seen.mean(axis=0) if len(seen) else nothing
+    return optimality(whole, known), regret(whole, known), no_claim(nothing), no_claim(share)
 
 
 def known_of(whole: Replay) -> Known:
@@ -102,27 +104,14 @@ def optimality(whole: Replay, known: Known) -> Line:
         As for :func:`dpconformal.theory.lines.optimality`.
     """
     run, learner = whole.observed(), whole.learner
-    if not isinstance(learner, (Exact, Quantized)):
-        return no_claim(np.full(len(run.levels), np.nan))
-    thresholds, count = np.asarray(run.thresholds), known.scores.size
-    gap, start = np.zeros(thresholds.shape), known.start
-    if start is None and isinstance(learner, Quantized):  # its bins are those of the whole run
+    if not isinstance(learner, (Exact, Quantized, Head)):
+        return no_claim(np.full(run.thresholds.shape[-1], np.nan))
+    start = known.start
+    if start is None:  # the bins are those of the whole run
         fresh = fresh_state(learner, np.shape(whole.scores)[0], np.asarray(whole.scores).dtype)
         start = jax.tree.map(np.asarray, fresh)
-    scores = np.append(known.scores, np.asarray(run.scores)[-1:])  # the belief after the last is asked too
-    left = np.arange(len(thresholds))
-    while left.size:
-        # One row for each belief: rounds with the same belief have the same thresholds, unless some are wrong.
-        first = left[np.unique(known.before[left], return_index=True)[1]]
-        rows = np.empty((count + 1, thresholds.shape[1]), thresholds.dtype)
-        rows[:] = thresholds[first[0]]
-        rows[known.before[first]] = thresholds[first]
-        told = Replay(rows, None, scores, np.asarray(run.levels), learner, start)  # type: ignore[arg-type]
-        found = optimality_gap(path_of(told), precision(run))  # type: ignore[arg-type]
-        alike = np.all(thresholds[left] == rows[known.before[left]], axis=1)
-        gap[left[alike]] = found[known.before[left[alike]]]
-        left = left[~alike]
-    return near_enough(run, gap)
+    path = path_after(run._replace(scores=known.scores, start=start), known.before)  # type: ignore[arg-type]
+    return near_enough(run, optimality_gap(path, precision(run)), path.learner.prior)
 
 
 def regret(whole: Replay, known: Known) -> Line:
@@ -139,13 +128,13 @@ def regret(whole: Replay, known: Known) -> Line:
     Returns
     -------
     Line
-        No claim with a discount, for heads, for beliefs whose prior is not uniform, and for those that carry on. Other
-        learners are held to what Exact with a uniform prior guarantees.
+        No claim with a discount, for heads, for beliefs whose prior is not uniform, for those that carry on, and for
+        levels that change by round. Other learners are held to what Exact with a uniform prior guarantees.
     """
     run, found = whole.observed(), delayed_regret(whole, known)
     if found is None:
         curve = regret_curve(run)
-        return no_claim(curve[-1] if len(curve) else np.zeros(len(run.levels)))
+        return no_claim(curve[-1] if len(curve) else np.zeros(curve.shape[1]))
     return within(run, found, float(len(found.horizons)))
 
 
@@ -168,10 +157,11 @@ def delayed_regret(whole: Replay, known: Known) -> Regret | None:
     run, learner = whole.observed(), whole.learner
     belief = isinstance(learner, (Exact, Quantized))
     unproved = belief and (learner.discount is not None or not isinstance(learner.prior, Uniform))
-    if unproved or (belief and whole.start is not None) or isinstance(learner, Head) or not np.size(run.scores):
+    unproved |= isinstance(learner, Head) or (belief and whole.start is not None) or np.ndim(run.levels) == 2
+    if unproved or not np.size(run.scores):
         return None
     levels, rounds = np.asarray(run.levels, float), np.arange(1, np.size(run.scores) + 1)
     bound = width_of(run) * bound_by_round(known.before, levels, learner.schedule if belief else None)
     if isinstance(learner, Quantized):
-        bound += np.maximum(levels, 1 - levels) * width_of(run) * rounds[:, None] / bins_of(whole)
+        bound += bin_cost(width_of(run), bins_of(whole), learner.rounding) * rounds[:, None]
     return Regret(rounds, regret_curve(run), bound)

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconformal.heads import Head
 from dpconformal.learner import support_of
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.hindsight import running_best
@@ -13,7 +12,7 @@ from dpconformal.replay import Replay
 from dpconformal.theory import moments
 from dpconformal.theory.optimality import optimality_gap
 from dpconformal.theory.path import Path, loss
-from dpconformal.theory.path_bound import Regret, discounted_regret, running_regret
+from dpconformal.theory.path_bound import Regret, discounted_regret, has_regret_bound, running_regret
 from dpconformal.theory.regret import regret_bound
 
 
@@ -68,21 +67,22 @@ def optimality(run: Replay, path: Path | None) -> Line:
     run : Replay
         One sequence.
     path : Path or None
-        Its path; None if the learner is not one of ours.
+        Its path; None if the learner is neither a belief nor a head on one.
 
     Returns
     -------
     Line
-        In probability: how far from its level a threshold is. What rounding may do is allowed.
+        In probability: how far a threshold is from the level that the belief was asked for. What rounding may do is
+        allowed.
     """
     if path is None:
-        return no_claim(np.full(len(run.levels), np.nan))
-    return near_enough(run, optimality_gap(path, precision(run)))
+        return no_claim(np.full(run.thresholds.shape[-1], np.nan))
+    return near_enough(run, optimality_gap(path, precision(run)), path.learner.prior)
 
 
-def near_enough(run: Replay, gap: np.ndarray) -> Line:
-    """Hold what thresholds miss of their level, (T, A), to what rounding may do."""
-    allowed = np.full(gap.shape[1], max(1e-9, 256 * precision(run)) + 4 * _cdf_error(run))
+def near_enough(run: Replay, gap: np.ndarray, prior: Any) -> Line:
+    """Hold what thresholds miss of their level, (N, A), to what rounding may do."""
+    allowed = np.full(gap.shape[1], max(1e-9, 256 * precision(run)) + 4 * _cdf_error(run, prior))
     gap = np.abs(gap)
     return Line(gap.max(axis=0, initial=0), np.zeros(gap.shape[1]), allowed, _first(~(gap <= allowed)))
 
@@ -93,9 +93,9 @@ def precision(run: Replay) -> float:
     return float(np.finfo(dtype if np.issubdtype(dtype, np.floating) else float).eps)
 
 
-def _cdf_error(run: Replay) -> float:
+def _cdf_error(run: Replay, prior: Any) -> float:
     """Measure how well the prior's cdf is known in the precision of the run: a beta with large shapes is a hard one."""
-    prior, dtype = run.learner.prior, np.asarray(run.thresholds).dtype
+    dtype = np.asarray(run.thresholds).dtype
     if dtype != np.float32 or getattr(prior, "closed_form", False):
         return 0.0
     x = np.asarray(prior.quantile(np.linspace(0.01, 0.99, 99, dtype=np.float32)), np.float32)
@@ -104,7 +104,7 @@ def _cdf_error(run: Replay) -> float:
 
 def regret(run: Replay, path: Path | None) -> Line:
     """
-    Check the regret against its bound, at every horizon (Theorems 2 and 5).
+    Check the regret against its bound, at every horizon (Theorems 2 and 5, and that for ``Corrected``).
 
     Parameters
     ----------
@@ -116,16 +116,16 @@ def regret(run: Replay, path: Path | None) -> Line:
     Returns
     -------
     Line
-        At the end of the run, or where the bound is exceeded most; no claim with a discount, nor for heads.
+        At the end of the run, or where the bound is exceeded most. No claim with a discount, for heads without a bound,
+        and for levels that change by round.
     """
     scores, levels = np.asarray(run.scores), np.asarray(run.levels, float)
-    if path is not None and path.discount == 1 and scores.size:
-        return within(run, running_regret(path), float(scores.size))
     curve = regret_curve(run)
-    if (
-        path is not None or not scores.size or isinstance(run.learner, Head)
-    ):  # a head is asked to cover, not to be cheap
-        return no_claim(curve[-1] if scores.size else np.zeros(levels.size))
+    unproved = path is not None and (path.discount != 1 or not has_regret_bound(path))
+    if not scores.size or unproved or levels.ndim == 2:
+        return no_claim(curve[-1] if scores.size else np.zeros(curve.shape[1]))
+    if path is not None:
+        return within(run, running_regret(path), float(scores.size))
     rounds = np.arange(1, scores.size + 1)
     bound = regret_bound(rounds[:, None], levels, width_of(run))
     return within(run, Regret(rounds, curve, bound), float(scores.size))
@@ -156,7 +156,7 @@ def fading_regret(run: Replay, path: Path | None) -> Line:
     run : Replay
         One sequence.
     path : Path or None
-        Its path; there is a claim for one with a discount.
+        Its path; there is a claim for one with a discount, at fixed levels.
 
     Returns
     -------
@@ -164,8 +164,8 @@ def fading_regret(run: Replay, path: Path | None) -> Line:
         At the end of the run, or where the bound is exceeded most.
     """
     rounds = run.scores.shape[0]
-    if path is None or path.discount == 1 or not rounds:
-        return no_claim(np.full(len(run.levels), np.nan))
+    if path is None or path.discount == 1 or not rounds or path.levels.ndim == 2:
+        return no_claim(np.full(run.thresholds.shape[-1], np.nan))
     memory = max(int(1 / (1 - path.discount)), 1)
     horizons = np.unique(np.append(np.arange(memory, rounds, memory), rounds))
     return within(run, discounted_regret(path, horizons), 1 / (1 - path.discount))

@@ -24,7 +24,7 @@ def optimality_gap(path: Path, precision: float = 0.0) -> np.ndarray:
 
     Returns
     -------
-    ndarray, shape (T, A)
+    ndarray, shape (N, A)
         0 where a threshold is the minimiser, up to rounding; otherwise how far the level is from what the threshold
         would suit: positive if the threshold is too small, negative if too large.
     """
@@ -40,11 +40,11 @@ def optimality_gap(path: Path, precision: float = 0.0) -> np.ndarray:
     sizes = np.abs([*moments.support(path.learner.prior), 0.0])
     blur = 4 * precision * np.maximum(np.abs(path.thresholds), np.max(sizes, where=np.isfinite(sizes), initial=0.0))
     blur = np.where(np.isfinite(path.thresholds), blur, 0)
-    left, right = path.thresholds - blur, path.thresholds + blur
+    left, right = path.lowest - blur, path.thresholds + blur
     below, upto = mass_before(path, left, right)
     cdf_left, cdf_right = (moments.cdf(path.learner.prior, x) for x in (left, right))
-    too_small = path.levels - (of_prior * cdf_right + of_score * upto)
-    too_large = (of_prior * cdf_left + of_score * below) - path.levels
+    too_small = path.asked - (of_prior * cdf_right + of_score * upto)
+    too_large = (of_prior * cdf_left + of_score * below) - path.asked
     return np.where(too_small > 0, too_small, np.where(too_large > 0, -too_large, 0))
 
 
@@ -59,24 +59,26 @@ def mass_before(path: Path, left: np.ndarray, right: np.ndarray) -> tuple[np.nda
     ----------
     path : Path
         The path.
-    left, right : ndarray, shape (T, A)
+    left, right : ndarray, shape (N, A)
         The points.
 
     Returns
     -------
-    tuple of ndarray, shape (T, A)
-        Σ β^age over earlier scores < left, and over those ≤ right.
+    tuple of ndarray, shape (N, A)
+        Σ β^age over the scores known before < left, and over those ≤ right.
     """
-    rounds, columns = path.thresholds.shape
+    count = path.noted.size
     places, key = np.unique(path.noted, return_inverse=True)
     asked = [np.searchsorted(places, left, side="left"), np.searchsorted(places, right, side="right")]  # key < place
     answer = [_past_mass(path, left, "left"), _past_mass(path, right, "right")]
     half = 1
-    while half < rounds:
-        pairs = -(-rounds // (2 * half))
-        time = np.arange(pairs * 2 * half).reshape(pairs, 2, half)
-        earlier, later = time[:, 0], time[:, 1]
-        known = np.where(earlier < rounds, key[np.minimum(earlier, rounds - 1)], places.size)
+    while half <= np.max(path.before, initial=0):
+        # What is known before a round is one stretch for each binary digit of its number: this half of a pair, or not.
+        here = np.flatnonzero(path.before // half % 2)
+        stretch, place = path.before[here] // (2 * half), path.before[here] % half
+        pairs = -(-count // (2 * half))
+        earlier = np.arange(pairs)[:, None] * 2 * half + np.arange(half)
+        known = np.where(earlier < count, key[np.minimum(earlier, count - 1)], places.size)
         age = np.broadcast_to(path.discount ** np.arange(half - 1, -1, -1.0), known.shape)
         order = np.argsort(known, axis=1, kind="stable")
         known, age = np.take_along_axis(known, order, axis=1), np.take_along_axis(age, order, axis=1)
@@ -84,8 +86,6 @@ def mass_before(path: Path, left: np.ndarray, right: np.ndarray) -> tuple[np.nda
         # One search serves all stretches: each has keys of its own.
         stride = places.size + 1
         flat = (known + stride * np.arange(pairs)[:, None]).ravel()
-        stretch, place = np.nonzero(later < rounds)
-        here = later[stretch, place]
         fade = path.discount ** place[:, None].astype(float)
         for mass, query in zip(answer, asked, strict=True):
             found = (
@@ -93,10 +93,10 @@ def mass_before(path: Path, left: np.ndarray, right: np.ndarray) -> tuple[np.nda
             )
             mass[here] += fade * passed[stretch[:, None], found]
         half *= 2
-    return answer[0].reshape(rounds, columns), answer[1].reshape(rounds, columns)
+    return answer[0], answer[1]
 
 
 def _past_mass(path: Path, points: np.ndarray, side: str) -> np.ndarray:
     passed = np.concatenate([[0], np.cumsum(path.past_weights)])
     found = passed[np.searchsorted(path.past, points, side=side)]  # type: ignore[call-overload]
-    return path.discount ** np.arange(path.thresholds.shape[0])[:, None] * found
+    return path.discount ** path.before[:, None].astype(float) * found

@@ -20,19 +20,34 @@ from dpconformal.theory.concentration import path_weights
 
 class Path(NamedTuple):
     """
-    One sequence of a run of :class:`dpconformal.Exact` or :class:`dpconformal.Quantized`.
+    One sequence of a run of :class:`dpconformal.Exact`, :class:`dpconformal.Quantized`, or a head on one of them.
+
+    Where every score is known at the end of its round there are as many thresholds as scores, N = T.
 
     Attributes
     ----------
     learner : Exact or Quantized
-        Whose path it is.
-    thresholds, scores, levels : ndarray
+        The belief.
+    head : Head or None
+        What asked it for levels other than the run's.
+    thresholds : ndarray, shape (N, A)
         Of the run.
+    lowest : ndarray, shape (N, A)
+        The least that the belief's own threshold may have been: a head raises those of a binned belief to the upper
+        edge of their bin.
+    scores : ndarray, shape (T,)
+        In the order in which they became known.
+    levels : ndarray, shape (A,) or (N, A)
+        Of the run.
+    asked : ndarray, shape (N, A)
+        What the belief was asked for.
     noted : ndarray, shape (T,)
         The scores as the belief holds them: itself, or where the scores of its bin count.
-    rounds : ndarray, shape (T,)
+    before : ndarray of int, shape (N,)
+        How many of the scores were known when a threshold was made.
+    rounds : ndarray, shape (N,)
         When, counted from 1 at the very first score of the belief.
-    weights : ndarray, shape (T,)
+    weights : ndarray, shape (N,)
         Of the regulariser beside the newest loss.
     discount : float
         β, 1 without a discount.
@@ -41,27 +56,33 @@ class Path(NamedTuple):
     """
 
     learner: Any
-    thresholds: np.ndarray  # (T, A)
+    head: Any
+    thresholds: np.ndarray  # (N, A)
+    lowest: np.ndarray  # (N, A)
     scores: np.ndarray  # (T,)
-    levels: np.ndarray  # (A,)
+    levels: np.ndarray  # (A,) or (N, A)
+    asked: np.ndarray  # (N, A)
     noted: np.ndarray  # (T,)
-    rounds: np.ndarray  # (T,)
-    weights: np.ndarray  # (T,)
+    before: np.ndarray  # (N,)
+    rounds: np.ndarray  # (N,)
+    weights: np.ndarray  # (N,)
     discount: float
     past: np.ndarray  # (N,)
     past_weights: np.ndarray  # (N,)
 
 
-def sequences(run: Any, observed: bool = True) -> Iterator[tuple[tuple[int, ...], Replay]]:
+def sequences(run: Any, observed: bool = True, changing: bool = False) -> Iterator[tuple[tuple[int, ...], Replay]]:
     """
     Take a batch apart.
 
     Parameters
     ----------
     run : Replay
-        With levels that do not change by round.
+        The batch, or one sequence.
     observed : bool
         Whether to leave out rounds whose score is missing.
+    changing : bool
+        Whether levels may change by round.
 
     Yields
     ------
@@ -71,12 +92,12 @@ def sequences(run: Any, observed: bool = True) -> Iterator[tuple[tuple[int, ...]
     Raises
     ------
     ValueError
-        If levels change by round, or the run is being traced.
+        If levels change by round and may not, or the run is being traced.
     """
     arrays = arrays_of(checked_run(run)._replace(mask=None))
     if arrays.xp is jnp or is_traced(run.mask, run.delay):
         raise ValueError("run is being traced: the theorems are checked outside jit")
-    if np.ndim(run.levels) == arrays.thresholds.ndim and np.ndim(run.levels) > 1:
+    if not changing and np.ndim(run.levels) == arrays.thresholds.ndim:
         raise ValueError(
             f"run.levels has shape {np.shape(run.levels)}: they change by round, and the bounds are for a fixed level"
         )
@@ -100,40 +121,82 @@ def path_of(run: Replay) -> Path | None:
     Returns
     -------
     Path or None
-        None if the learner is not a belief with a prior and a schedule.
+        None if the learner is neither a belief with a prior and a schedule, nor a head on one.
 
     Raises
     ------
     ValueError
         If scores became known late: then thresholds are not those of a leader that knows all earlier rounds.
     """
-    learner = run.learner
-    if not isinstance(learner, (Exact, Quantized)):
+    if not isinstance(run.learner, (Exact, Quantized, Head)):
         return None
     if not_at_once(run):
         raise ValueError(
             f"run.delay = {run.delay!r}: the bound on a path is for runs in which every score is known at the end of "
             "its round; use delayed_regret_bound, or certify"
         )
+    return path_after(run, np.arange(run.scores.shape[0]))
+
+
+def path_after(run: Replay, before: np.ndarray) -> Path:
+    """
+    Follow the path of a belief that knew some of the scores in each round.
+
+    Parameters
+    ----------
+    run : Replay
+        Of a belief, or a head on one. Its scores are those that became known, T in that order; its thresholds may be of
+        another number of rounds, N.
+    before : ndarray of int, shape (N,)
+        How many scores were known when each threshold was made, in ascending order.
+
+    Returns
+    -------
+    Path
+        Of these rounds.
+    """
+    head = run.learner if isinstance(run.learner, Head) else None
+    learner = run.learner if head is None else head.learner
     discount = 1.0 if learner.discount is None else float(learner.discount)
-    noted = np.asarray(run.scores)
+    thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
+    noted, lowest = scores, thresholds
     past, past_weights, seen = np.zeros(0), np.zeros(0), 0
     if run.start is not None:
         seen = int(run.start.seen)
     if isinstance(learner, Quantized):
         bins = bins_of(run)
-        atoms, here = _bins(learner, noted, bins)
+        atoms, here = _bins(learner, np.asarray(run.scores), bins)
         noted = atoms[here]
         if run.start is not None:
             past, past_weights = atoms, np.asarray(run.start.weights, float)
+        if head is not None and learner.rounding == "nearest":
+            lowest = _before_lifting(np.asarray(run.thresholds), *map(float, learner.support), atoms)
     elif run.start is not None:
         past = np.asarray(run.start.values[:seen], float)
         past_weights = discount ** (seen - np.asarray(run.start.arrivals[:seen], float))
-    rounds = seen + np.arange(1.0, run.scores.shape[0] + 1)
+    asked = np.broadcast_to(levels, thresholds.shape) if head is None else _asked(head, seen + before, levels)
+    rounds = seen + before + 1.0
     weights = path_weights(rounds, schedule_of(learner), learner.discount)
-    thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
-    noted = np.asarray(noted, float)
-    return Path(learner, thresholds, scores, levels, noted, rounds, weights, discount, past, past_weights)
+    played = learner, head, thresholds, lowest, scores, levels, asked
+    return Path(*played, noted, before, rounds, weights, discount, past, past_weights)
+
+
+def _asked(head: Head, seen: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Compute the levels that a head asks its belief for, (N, A), given the number of scores in each round."""
+    with jax.enable_x64(True):
+        if levels.ndim == 2:
+            return np.asarray(head.asked_by_round(seen, levels), float)
+        counts, place = np.unique(seen, return_inverse=True)
+        return np.asarray(head.asked_by_round(counts, levels), float)[place]
+
+
+def _before_lifting(thresholds: np.ndarray, low: float, high: float, atoms: np.ndarray) -> np.ndarray:
+    """Return the atom of each bin whose upper edge is a threshold: from there on a head raises it to the edge."""
+    width = (high - low) / atoms.size
+    bin_here = np.clip(np.rint((np.asarray(thresholds, float) - low) / width) - 1, 0, atoms.size - 1).astype(int)
+    rounding = 4 * np.finfo(thresholds.dtype).eps * max(abs(low), abs(high))
+    on_edge = np.abs(thresholds - (low + (bin_here + 1) * width)) <= rounding
+    return np.where(on_edge, np.minimum(atoms[bin_here], thresholds), np.asarray(thresholds, float))
 
 
 def _bins(learner: Any, scores: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +253,7 @@ def bins_of(run: Replay) -> int:
     Returns
     -------
     int
-        As given, or as it was chosen for the length of the run.
+        As given, or as it was chosen for the length of the run. The same for a head on such a belief.
     """
     if run.start is not None:
         return int(run.start.weights.shape[-1])
@@ -249,7 +312,7 @@ def stability(path: Path, least_density: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     path : Path
-        The path.
+        The path, with fixed levels.
     least_density : ndarray, shape (T, A)
         μ: of the prior, between the threshold and the score of the round.
 
@@ -259,7 +322,8 @@ def stability(path: Path, least_density: np.ndarray) -> np.ndarray:
         One term a round and level; g is 1 - α above the score, α below it.
     """
     scores = path.noted[:, None]
-    paid = loss(path.thresholds, scores, path.levels)
+    # No score is noted between a threshold and what it may have been before a head raised it.
+    paid = np.maximum(*(loss(r, scores, path.levels) for r in (path.lowest, path.thresholds)))
     slope = np.where(path.thresholds > scores, 1 - path.levels, path.levels)
     with np.errstate(divide="ignore", invalid="ignore"):
         smooth = slope**2 / (2 * path.weights[:, None] * least_density)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpconformal.heads import Corrected
 from dpconformal.metrics.hindsight import running_best
 from dpconformal.theory import moments
 from dpconformal.theory.densities import least_density
@@ -34,13 +35,15 @@ def path_bound(run: Any) -> Any:
 
     With ψ̃ = ψ - min ψ, the comparator u, the thresholds rₜ, their slopes gₜ and the least density μₜ between threshold
     and score: h_T ψ̃(u) + Σ min(lossₜ, gₜ²/(2 hₜ μₜ)), plus Σ (hₜ - hₜ₊₁)⁺ ψ̃(rₜ₊₁) for a schedule whose concentration
-    falls, plus what binning costs. With a discount all terms are discounted, and so is the regret meant.
+    falls, plus what binning costs. With a discount all terms are discounted, and so is the regret meant. For
+    :class:`dpconformal.Corrected` ψ̃ is that of level 1, and α(high - u) is added.
 
     Parameters
     ----------
     run : Replay
-        Of :class:`dpconformal.Exact` or :class:`dpconformal.Quantized`, any prior, schedule and discount, also one that
-        carries on from an earlier state. With the same levels every round.
+        Of :class:`dpconformal.Exact` or :class:`dpconformal.Quantized`, any prior, schedule and discount, or of
+        :class:`dpconformal.Corrected`; also one that carries on from an earlier state. With the same levels every
+        round.
 
     Returns
     -------
@@ -59,14 +62,23 @@ def path_bound(run: Any) -> Any:
     found = []
     for _, sequence in sequences(run):
         path = path_of(sequence)
-        if path is None:
-            raise ValueError(f"run.learner = {run.learner!r}: only Exact and Quantized have a path of this kind")
+        if path is None or not has_regret_bound(path):
+            raise ValueError(
+                f"run.learner = {run.learner!r}: only Exact and Quantized, and Corrected on a bounded support, have a "
+                "path of this kind"
+            )
         if not path.scores.size:
             found.append(np.zeros(path.levels.size))
             continue
         outcome = running_regret(path) if path.discount == 1 else discounted_regret(path, np.array([path.scores.size]))
         found.append(outcome.bound[-1])
     return np.array(found).reshape((*np.shape(run.thresholds)[:-2], np.shape(run.thresholds)[-1]))
+
+
+def has_regret_bound(path: Path) -> bool:
+    """Tell whether the regret is bounded; of the heads that of Corrected is, unless its first threshold is infinite."""
+    finite = bool(np.isfinite(moments.support(path.learner.prior)[1]))
+    return path.head is None or (isinstance(path.head, Corrected) and finite)
 
 
 def running_regret(path: Path) -> Regret:
@@ -126,24 +138,44 @@ def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarr
     prior, beta, levels = path.learner.prior, path.discount, path.levels
     # In single precision an end of the support may lie beside where the prior has it.
     low, high = moments.support(prior)
-    ends = np.clip(path.thresholds, low, high), np.clip(path.noted, low, high)[:, None]
-    terms = stability(path, least_density(prior, np.minimum(*ends), np.maximum(*ends)))
+    noted = np.clip(path.noted, low, high)[:, None]
+    played = [np.clip(r, low, high) for r in (path.lowest, path.thresholds)]
+    terms = stability(path, least_density(prior, np.minimum(played[0], noted), np.maximum(played[1], noted)))
+
+    # The regulariser of round t is w_t·away(r) + pull(r). Corrected pulls upwards, but at level 0.
+    level = levels if path.head is None else np.where(levels > 0, 1.0, 0.0)
+
+    def away(r: np.ndarray) -> Any:
+        return excess_regularizer(r, level, prior)
+
+    def pull(r: np.ndarray) -> Any:
+        return np.zeros(levels.size) if path.head is None else levels * (high - r)
+
     with np.errstate(invalid="ignore"):
         fall = np.maximum(path.weights[:-1] - path.weights[1:] / beta, 0)[:, None]
-        later = excess_regularizer(path.thresholds[1:], levels, prior)
+        later = np.maximum(away(path.lowest[1:]), away(path.thresholds[1:]))
         # Entry t: what the falling weight before round t + 1 costs, discounted once since then.
         terms[1:] += beta * np.where((fall > 0) & (later > 0), fall * later, 0)
-    if np.any(path.noted != path.scores):
-        steepest = np.maximum(levels, 1 - levels)
-        played, noted = (loss(path.thresholds, s[:, None], levels) for s in (path.scores, path.noted))
-        terms += (played - noted) + np.abs(path.noted - path.scores)[:, None] * steepest
+    if path.noted is not path.scores:
+        scores, error = path.scores[:, None], (path.noted - path.scores)[:, None]
+        noted_loss = np.minimum(*(loss(r, path.noted[:, None], levels) for r in (path.lowest, path.thresholds)))
+        terms += loss(path.thresholds, scores, levels) - noted_loss
+        terms += np.where(error > 0, levels, levels - 1) * error  # by what noting may have raised the comparator's loss
     since_start = beta ** (horizons - 1.0)[:, None]
-    past = [total_loss(path.past, path.past_weights, r, levels) for r in (comparator, path.thresholds[0])]
-    at_start = _times(path.weights[0], excess_regularizer(path.thresholds[0], levels, prior))
-    if not path.past.size:
-        at_start = np.zeros(levels.size)  # the first threshold is the prior's quantile, up to rounding
-    leash = _times(path.weights[horizons - 1, None], excess_regularizer(comparator, levels, prior))
-    return leash + since_start * (beta * (past[0] - past[1]) - at_start) + _fading_sum(beta, terms)[horizons - 1]
+    past = total_loss(path.past, path.past_weights, comparator, levels)
+    leash = _times(path.weights[horizons - 1, None], away(comparator)) + pull(comparator)
+    at_start = np.zeros(levels.size)  # the first threshold is the prior's quantile, up to rounding
+    if path.past.size:
+        first = path.lowest[0], path.thresholds[0]
+        at_start = sum(
+            np.minimum(*(part(r) for r in first))
+            for part in (
+                lambda r: beta * total_loss(path.past, path.past_weights, r, levels),
+                lambda r: _times(path.weights[0], away(r)),
+                pull,
+            )
+        )
+    return leash + since_start * (beta * past - at_start) + _fading_sum(beta, terms)[horizons - 1]
 
 
 def _times(weight: Any, excess: Any) -> Any:

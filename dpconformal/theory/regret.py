@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dpconformal.beliefs.bins import check_rounding
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
 
 
@@ -37,12 +38,14 @@ def regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0) -> Any:
     return (_steepest(level) ** 2 * width / 2 * (np.sqrt(rounds) + 1 + _sum_of_inverse_weights(rounds)))[()]
 
 
-def quantized_regret_bound(rounds: Numbers, level: Numbers, bins: Numbers = None, width: Scalar = 1.0) -> Any:
+def quantized_regret_bound(
+    rounds: Numbers, level: Numbers, bins: Numbers = None, width: Scalar = 1.0, rounding: str = "up"
+) -> Any:
     """
     Bound the regret of :class:`dpconformal.Quantized` with a uniform prior and λ_t = 1/√t (Theorem 5).
 
-    A score is at most R/(2 bins) from its bin's centre and the loss changes at most max(α, 1 - α) as fast, once for
-    the thresholds played and once for the comparator: max(α, 1 - α) · R · T/bins more than :func:`regret_bound`.
+    A score is at most R/bins from its bin's upper edge, or R/(2 bins) from its centre, and l(r, s) - l(u, s) changes
+    with s by as much at most: so much a round more than :func:`regret_bound`.
 
     Parameters
     ----------
@@ -51,8 +54,69 @@ def quantized_regret_bound(rounds: Numbers, level: Numbers, bins: Numbers = None
     level : array_like
         α, which broadcasts against the rounds.
     bins : array_like, optional
-        How many, which broadcasts against the rounds; ⌈√T⌉ by default, for which the addition is at most
-        max(α, 1 - α) R √T.
+        How many, which broadcasts against the rounds; ⌈√T⌉ by default, for which the addition is at most R√T, or R√T/2.
+    width : float
+        R, the width of the support.
+    rounding : {"up", "nearest"}
+        Where a score counts: at its bin's upper edge, or at its centre.
+
+    Returns
+    -------
+    ndarray or float
+        The bound.
+
+    Examples
+    --------
+    >>> float((quantized_regret_bound(10_000, 0.9, bins=100) - regret_bound(10_000, 0.9)).round(6))
+    100.0
+    """
+    rounds, level, width = _arguments(rounds, level, width)
+    size = np.ceil(np.sqrt(np.maximum(rounds, 1))) if bins is None else np.asarray(as_numbers("bins", bins), float)
+    complain_at("bins", size, ~((size >= 1) & (size == np.floor(size)) | np.isinf(rounds)), "a whole number, from 1")
+    with np.errstate(invalid="ignore"):
+        coarse = np.where(np.isinf(rounds), np.inf, rounds * bin_cost(width, size, rounding))
+    return (regret_bound(rounds, level, width) + coarse)[()]
+
+
+def bin_cost(width: float, bins: Any, rounding: str) -> Any:
+    """
+    Bound what binning adds to the regret of a round, at any level.
+
+    A score s is noted as s̃, the upper edge of its bin or its centre. The difference l(r, s) - l(u, s) of two losses has
+    slopes -1, 0 and 1 in s, so that it changes by |s - s̃| at most.
+
+    Parameters
+    ----------
+    width : float
+        R, the width of the support.
+    bins : array_like
+        How many.
+    rounding : {"up", "nearest"}
+        Where a score counts.
+
+    Returns
+    -------
+    ndarray or float
+        R/bins, or R/(2 bins).
+    """
+    check_rounding("rounding", rounding)
+    return width / bins if rounding == "up" else width / (2 * bins)
+
+
+def corrected_regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0) -> Any:
+    """
+    Bound the regret of ``Corrected(Exact())``, with a uniform prior and λ_t = 1/√t, on any sequence.
+
+    With m = max(α, 1 - α): R/2 · (√T + 1) + αR + m² R/2 · Σ 1/(√t + 1). The correction, which makes coverage valid in
+    finite samples, moves the point that the regulariser pulls to from the prior's α-quantile to the upper end. For
+    other priors and schedules, and closer to what a run met, see :func:`path_bound`.
+
+    Parameters
+    ----------
+    rounds : array_like
+        T.
+    level : array_like
+        α, which broadcasts against the rounds.
     width : float
         R, the width of the support.
 
@@ -63,15 +127,12 @@ def quantized_regret_bound(rounds: Numbers, level: Numbers, bins: Numbers = None
 
     Examples
     --------
-    >>> float((quantized_regret_bound(10_000, 0.5, bins=100) - regret_bound(10_000, 0.5)).round(6))
-    50.0
+    >>> float(corrected_regret_bound(10_000, 0.5).round(2))
+    75.18
     """
     rounds, level, width = _arguments(rounds, level, width)
-    size = np.ceil(np.sqrt(np.maximum(rounds, 1))) if bins is None else np.asarray(as_numbers("bins", bins), float)
-    complain_at("bins", size, ~((size >= 1) & (size == np.floor(size)) | np.isinf(rounds)), "a whole number, from 1")
-    with np.errstate(invalid="ignore"):
-        coarse = np.where(np.isinf(rounds), np.inf, _steepest(level) * width * rounds / size)
-    return (regret_bound(rounds, level, width) + coarse)[()]
+    leash = (np.sqrt(rounds) + 1) / 2 + level
+    return (width * (leash + _steepest(level) ** 2 / 2 * _sum_of_inverse_weights(rounds)))[()]
 
 
 def discounted_regret_bound(
@@ -81,8 +142,8 @@ def discounted_regret_bound(
     Bound the discounted regret of a discounted belief with a uniform prior, on any sequence (Theorem 6).
 
     With o = λ/(1 - λ) and m = max(α, 1 - α):
-    m² R/2 · (β^T/(1 - β) + o β/(1 - β) + (1 - β^T)/(o β)). The theorem's λ has o = √(1 - β)/β, which leaves
-    m² R · (1/√(1 - β) + β^T/(2 (1 - β))) at most.
+    m² R/2 · (β^T/(1 - β) + o β/(1 - β) + (1 - β^T)/(o β)). The theorem's λ has o = √(1 - β)/β, the best as T → ∞, which
+    leaves m² R · (1/√(1 - β) + β^T/(2 (1 - β))) at most.
 
     Parameters
     ----------

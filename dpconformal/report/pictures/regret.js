@@ -5,6 +5,7 @@ const BOUNDS = {
   borrowed: "The method has no bound of its own here. The dashed line is what the belief Exact() guarantees on any scores in the same range, for comparison.",
   late: "Scores became known late. The dashed line is the bound of the theory for such a delay: no scores in this range lead to more regret.",
   unproved: "Scores became known late, and for this method the theory has no bound with a delay.",
+  groups: "The theory bounds the regret of each group, against the best threshold for that group, and not that of all rounds together. dpconformal.theory.group_regret_bound(run) has these bounds, and the certificate checks them.",
   none: "The method is built to cover, not to keep the loss small, so the theory sets no bound.",
 };
 

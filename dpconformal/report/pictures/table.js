@@ -9,7 +9,7 @@ function drawTable({ series }) {
     ["mean loss", (row) => num(real(row.loss), 3)],
     [faded ? "discounted regret" : "regret", (row) => num(real(row.regret), 3)],
     ["bound", (row) => num(real(row.bound), 3)],
-    ["certificate", (row) => (row.verdict === "fail" ? `fails: ${row.failed.join(", ")}` : row.verdict)],
+    ["certificate", (row) => (row.verdict === "fail" ? `fails: ${row.failed.join(", ")}${inGroups(row.groups)}` : row.verdict)],
   ];
   const cell = (kind, text, name) => {
     const made = document.createElement(kind);
@@ -43,12 +43,20 @@ function drawTable({ series }) {
   document.getElementById("table-note").textContent = tableNote(series);
 }
 
+// Names the first few groups in which a level fails.
+function inGroups(groups) {
+  if (!groups.length) return "";
+  const more = groups.length > 3 ? ` and ${whole(groups.length - 3)} more` : "";
+  return ` (in ${groups.slice(0, 3).join(", ")}${more})`;
+}
+
 function tableNote(series) {
   if (series.rounds > DATA.longest) return `Beyond ${whole(DATA.longest)} rounds the certificate and the bound are left out.`;
   const failed = new Set(series.table.flatMap((row) => row.failed));
   const ours = ["own", "discounted", "late", "unproved"].includes(series.kind);
   const said = [ours ? "The certificate holds the run to every theorem that speaks of its method."
-    : series.kind === "none" ? "The certificate holds the run to what its method promises: coverage, if the scores are independent and alike."
+    : series.kind === "none" ? "The certificate holds the run to what its method promises: thresholds that are the quantiles it asks its belief for, and coverage, if the scores are independent and alike."
+    : series.kind === "groups" ? "The certificate holds each group to every theorem that speaks of its rounds. A level fails if it does in any group."
     : "The theorems are not about this method. The certificate holds it to what the belief Exact() guarantees on the same scores, so a failure is no fault in the run."];
   if (failed.has("coverage")) said.push("Coverage fails where it is outside of what independent scores that are all alike would give: the scores changed on the way, or a threshold is wrong.");
   if (failed.has("regret") || failed.has("discounted regret")) said.push("Regret fails where it exceeded its bound in some round, not necessarily the last.");
