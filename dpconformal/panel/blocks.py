@@ -10,7 +10,7 @@ import numpy as np
 from dpconformal.offline.workers import on_one_core
 from dpconformal.panel.checking import check_block
 from dpconformal.panel.judging import METRICS, least_loss, means_of_totals, totals_of
-from dpconformal.replay import replay
+from dpconformal.replay import replay_batch
 
 
 class Job(NamedTuple):
@@ -97,7 +97,7 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
         least = least_loss(rows if missing is None else np.where(missing, 0, rows), observed, job.levels)
         for learner in job.learners:
-            run: Any = replay(learner, filled, job.levels, keep=job.keep, mask=told, delay=job.delay)
+            run: Any = replay_batch(learner, filled, job.levels, keep=job.keep, mask=told, delay=job.delay)
             if job.keep == "all":
                 thresholds = [np.asarray(run.thresholds)[used]]
                 covered, loss, threshold = totals_of(thresholds[0], rows, observed, job.levels)
