@@ -163,7 +163,9 @@ def _at_each_delay(values: Any, rounds: tuple[int, ...], batch: tuple[int, ...])
         except ValueError:  # a pair of arrays that have unequal shapes
             return False
 
-    arrays = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf), values, is_leaf=is_array)
+    arrays = jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf), values, is_leaf=is_array
+    )
     return spread_rounds(arrays, len(rounds) - 1, batch)
 
 
