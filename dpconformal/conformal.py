@@ -135,7 +135,7 @@ def conformalize(
         raise ValueError("labels has shape (): pass a sequence, or use dpconformal.Online for a live loop")
     if state is None:
         check_not_column("labels", rounds, "conformalize")
-    for name, given in _arrays("predictions", predictions) + [("labels", labels)]:
+    for name, given in [*_arrays("predictions", predictions), ("labels", labels)]:
         check_time_index(name, given, len(rounds) - 1)
     batch = leading_axes(delay, rounds[:-1])
     if score.sides == 2 and len(batch) >= len(rounds):  # axes of the delays come after that of the sides

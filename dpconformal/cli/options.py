@@ -1,5 +1,6 @@
 """Options that commands share, and how their text is read."""
 
+import functools
 import math
 import shutil
 import sys
@@ -13,6 +14,7 @@ from dpconformal.cli.methods import KINDS, Settings, make_prior
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, open_scores, read_scores, spool
 from dpconformal.files.reading import is_stream
+from dpconformal.files.several import OtherColumns
 from dpconformal.files.source import Block
 from dpconformal.files.source import Source as Opened
 from dpconformal.files.tables import text_source
@@ -24,6 +26,9 @@ Source = Annotated[
 Levels = Annotated[str, typer.Option(help="Confidence levels, with commas between them.")]
 Column = Annotated[str | None, typer.Option(help="Column of the scores.", show_default=False)]
 Batch = Annotated[str | None, typer.Option(help="Column that says which series a row belongs to.", show_default=False)]
+OneSeries = Annotated[
+    bool, typer.Option("--one-series", help="It is one series, in time order, whatever its other columns say.")
+]
 Range = Annotated[
     str | None, typer.Option("--range", help="Ends of the interval that holds every score.", show_default="0,1")
 ]
@@ -179,13 +184,15 @@ def ranges(learners: dict[str, Any], ends: str | None) -> dict[str, tuple[float,
     return supports  # type: ignore[return-value]
 
 
-def read(source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None) -> Recorded:
+def read(
+    source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None, one_series: bool
+) -> Recorded:
     """
     Read scores into memory and hold them to the supports of the learners.
 
     Parameters
     ----------
-    source, column, batch, ends
+    source, column, batch, ends, one_series
         The options.
     learners : dict of str to Learner
         Who will see them.
@@ -196,19 +203,29 @@ def read(source: str, column: str | None, batch: str | None, learners: dict[str,
         The scores.
     """
     allowed = ranges(learners, ends)
-    (recorded,) = (read_scores(file, column, batch, check=_within(allowed)) for file in track([source], "reading"))
+    _check_one_series(batch, one_series)
+    (recorded,) = (
+        read_scores(file, column, batch, check=_within(allowed), one_series=one_series)
+        for file in track([source], "reading")
+    )
     return recorded
 
 
 def read_to_disk(
-    source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None, folder: Path
+    source: str,
+    column: str | None,
+    batch: str | None,
+    learners: dict[str, Any],
+    ends: str | None,
+    one_series: bool,
+    folder: Path,
 ) -> Recorded:
     """
     Read scores in blocks, hold them to the supports of the learners, and keep them on disk.
 
     Parameters
     ----------
-    source, column, batch, ends
+    source, column, batch, ends, one_series
         The options.
     learners : dict of str to Learner
         Who will see them.
@@ -222,9 +239,19 @@ def read_to_disk(
     """
     allowed = ranges(learners, ends)
 
+    _check_one_series(batch, one_series)
+    others, watched, within = batch is None and not one_series, OtherColumns(), _within(allowed)
+
+    def check(source: Opened, block: Block) -> None:
+        within(source, block)
+        watched.see(block)
+
     def kept(file: str) -> Recorded:
-        opened = _copied(file, column, batch, folder) if is_stream(file) else open_scores(file, column, batch)
-        return spool(opened, folder, _within(allowed))
+        read = functools.partial(_copied, folder) if is_stream(file) else open_scores
+        opened = read(file, column, batch, others)
+        found = spool(opened, folder, check)
+        watched.check_one_series(opened)
+        return found
 
     (recorded,) = (kept(file) for file in track([source], "reading"))
     return recorded
@@ -239,7 +266,12 @@ def _within(allowed: dict[str, tuple[float, float]]) -> Any:
     return check
 
 
-def _copied(source: str, column: str | None, batch: str | None, folder: Path) -> Opened:
+def _check_one_series(batch: str | None, one_series: bool) -> None:
+    if one_series and batch is not None:
+        raise ValueError(f"--one-series and --batch {batch} exclude each other: leave one out")
+
+
+def _copied(folder: Path, source: str, column: str | None, batch: str | None, others: bool) -> Opened:
     """Keep what can be read only once, so that an interrupted run need not be given it again."""
     copy, part = folder / "input.csv", folder / "input.part"
     if not copy.exists():
@@ -251,4 +283,4 @@ def _copied(source: str, column: str | None, batch: str | None, folder: Path) ->
                     shutil.copyfileobj(stream, target)
         part.rename(copy)
     name = "standard input" if source == "-" else source
-    return text_source(Text(name, lambda: copy.open("rb")), column, batch)
+    return text_source(Text(name, lambda: copy.open("rb")), column, batch, others)
