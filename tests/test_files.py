@@ -165,11 +165,11 @@ def test_several_series_without_a_batch_are_refused(name, rows, monkeypatch, tmp
         monkeypatch.setattr(tables, "BYTES", 60)
         monkeypatch.setattr(parquet, "ROWS", rows)
     with pytest.raises(ValueError, match=re.escape(message)):
-        from_text(text, one_series=False)
+        from_text(text, lone=True)
     table = pa.csv.read_csv(io.BytesIO(text.encode()))
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=re.escape(message[message.index("column") :])):
-        read_scores(tmp_path / "a.parquet", one_series=False)
+        read_scores(tmp_path / "a.parquet", lone=True)
     assert len(from_text(text).scores[0]) == len(table)
 
 
@@ -180,16 +180,16 @@ def test_one_series_is_read_as_one(name, rows, monkeypatch, tmp_path):
     if rows:
         monkeypatch.setattr(tables, "BYTES", 60)
         monkeypatch.setattr(parquet, "ROWS", rows)
-    assert len(from_text(text, one_series=False).scores[0]) == 12
+    assert len(from_text(text, lone=True).scores[0]) == 12
     pq.write_table(pa.csv.read_csv(io.BytesIO(text.encode())), tmp_path / "a.parquet")
-    assert len(read_scores(tmp_path / "a.parquet", one_series=False).scores[0]) == 12
+    assert len(read_scores(tmp_path / "a.parquet", lone=True).scores[0]) == 12
 
 
 def test_more_series_than_are_remembered(monkeypatch):
     monkeypatch.setattr(several, "MOST", 3)
     with pytest.raises(ValueError, match=r"column 'store': its values come in 6 blocks"):
-        from_text(rows_of(store=[k // 2 for k in range(12)]), one_series=False)
-    assert len(from_text(rows_of(store=[0, 1, 2, 3, 4, 5] * 2), one_series=False).scores[0]) == 12
+        from_text(rows_of(store=[k // 2 for k in range(12)]), lone=True)
+    assert len(from_text(rows_of(store=[0, 1, 2, 3, 4, 5] * 2), lone=True).scores[0]) == 12
 
 
 def test_columns_that_are_not_there():

@@ -1,6 +1,5 @@
 """Options that commands share, and how their text is read."""
 
-import functools
 import math
 import shutil
 import sys
@@ -14,7 +13,6 @@ from dpconformal.cli.methods import KINDS, Settings, make_prior
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, open_scores, read_scores, spool
 from dpconformal.files.reading import is_stream
-from dpconformal.files.several import OtherColumns
 from dpconformal.files.source import Block
 from dpconformal.files.source import Source as Opened
 from dpconformal.files.tables import text_source
@@ -203,11 +201,8 @@ def read(
         The scores.
     """
     allowed = ranges(learners, ends)
-    _check_one_series(batch, one_series)
-    (recorded,) = (
-        read_scores(file, column, batch, check=_within(allowed), one_series=one_series)
-        for file in track([source], "reading")
-    )
+    check, lone = _within(allowed), _is_lone(batch, one_series)
+    (recorded,) = (read_scores(file, column, batch, check=check, lone=lone) for file in track([source], "reading"))
     return recorded
 
 
@@ -239,19 +234,13 @@ def read_to_disk(
     """
     allowed = ranges(learners, ends)
 
-    _check_one_series(batch, one_series)
-    others, watched, within = batch is None and not one_series, OtherColumns(), _within(allowed)
-
-    def check(source: Opened, block: Block) -> None:
-        within(source, block)
-        watched.see(block)
+    lone = _is_lone(batch, one_series)
 
     def kept(file: str) -> Recorded:
-        read = functools.partial(_copied, folder) if is_stream(file) else open_scores
-        opened = read(file, column, batch, others)
-        found = spool(opened, folder, check)
-        watched.check_one_series(opened)
-        return found
+        opened = (
+            _copied(file, column, batch, lone, folder) if is_stream(file) else open_scores(file, column, batch, lone)
+        )
+        return spool(opened, folder, _within(allowed))
 
     (recorded,) = (kept(file) for file in track([source], "reading"))
     return recorded
@@ -266,12 +255,14 @@ def _within(allowed: dict[str, tuple[float, float]]) -> Any:
     return check
 
 
-def _check_one_series(batch: str | None, one_series: bool) -> None:
+def _is_lone(batch: str | None, one_series: bool) -> bool:
+    """Whether a file has to look like one series, for the user does not say how many it holds."""
     if one_series and batch is not None:
         raise ValueError(f"--one-series and --batch {batch} exclude each other: leave one out")
+    return not one_series and batch is None
 
 
-def _copied(folder: Path, source: str, column: str | None, batch: str | None, others: bool) -> Opened:
+def _copied(source: str, column: str | None, batch: str | None, lone: bool, folder: Path) -> Opened:
     """Keep what can be read only once, so that an interrupted run need not be given it again."""
     copy, part = folder / "input.csv", folder / "input.part"
     if not copy.exists():
@@ -283,4 +274,4 @@ def _copied(folder: Path, source: str, column: str | None, batch: str | None, ot
                     shutil.copyfileobj(stream, target)
         part.rename(copy)
     name = "standard input" if source == "-" else source
-    return text_source(Text(name, lambda: copy.open("rb")), column, batch, others)
+    return text_source(Text(name, lambda: copy.open("rb")), column, batch, lone)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from dpconformal.files.columns import arrow, check_finite, choose_columns, row_place
+from dpconformal.files.several import one_series
 from dpconformal.files.source import Block, Source
 
 ROWS = 2**18
 
 
-def parquet_source(path: Path, column: str | None, batch: str | None, others: bool = False) -> Source:
+def parquet_source(path: Path, column: str | None, batch: str | None, lone: bool = False) -> Source:
     """
     Open a Parquet file.
 
@@ -22,8 +23,8 @@ def parquet_source(path: Path, column: str | None, batch: str | None, others: bo
         The file.
     column, batch : str, optional
         Of the scores and of the series.
-    others : bool
-        Whether blocks are to bring the other columns, too, but those of nested values and bytes.
+    lone : bool
+        Whether to refuse what seems to be several series: see :func:`dpconformal.files.several.one_series`.
 
     Returns
     -------
@@ -57,7 +58,7 @@ def parquet_source(path: Path, column: str | None, batch: str | None, others: bo
     beside = [
         field.name
         for field in schema
-        if others and schema.names.count(field.name) == 1 and field.name not in wanted and _is_simple(pa, field.type)
+        if lone and schema.names.count(field.name) == 1 and field.name not in wanted and _is_simple(pa, field.type)
     ]
     if sum(groups) == 0:
         raise ValueError(f"{path} has no rows: a file of scores has a row for each round")
@@ -78,7 +79,8 @@ def parquet_source(path: Path, column: str | None, batch: str | None, others: bo
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
 
-    return Source(str(path), f"column {score!r}", row_place, 0, blocks)
+    source = Source(str(path), f"column {score!r}", row_place, 0, blocks)
+    return one_series(source) if lone else source
 
 
 def _is_simple(pa: Any, kind: Any) -> bool:

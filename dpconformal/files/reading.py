@@ -1,6 +1,5 @@
 """Read scores from a CSV, Parquet or NumPy file, or from standard input."""
 
-import functools
 import io
 import os
 import sys
@@ -11,14 +10,13 @@ from typing import Any
 from dpconformal.files.arrays import array_source
 from dpconformal.files.parquet import parquet_source
 from dpconformal.files.recorded import Recorded, gather
-from dpconformal.files.several import OtherColumns
 from dpconformal.files.source import Block, Source
 from dpconformal.files.tables import text_source
 from dpconformal.files.text import Text
 
 
 def open_scores(
-    source: str | os.PathLike[str], column: str | None = None, batch: str | None = None, others: bool = False
+    source: str | os.PathLike[str], column: str | None = None, batch: str | None = None, lone: bool = False
 ) -> Source:
     """
     Open a file of scores, to read it in blocks.
@@ -33,8 +31,8 @@ def open_scores(
         or one that is called ``score`` or ``scores``.
     batch : str, optional
         Column that says which series a row belongs to.
-    others : bool
-        Whether blocks are to bring the other columns, too.
+    lone : bool
+        Whether to refuse what seems to be several series while ``batch`` is not given.
 
     Returns
     -------
@@ -56,8 +54,8 @@ def open_scores(
     if path.suffix == ".npy":
         return array_source(path, column, batch)
     if path.suffix in (".parquet", ".pq"):
-        return parquet_source(path, column, batch, others)
-    return text_source(Text(str(path), lambda: path.open("rb")), column, batch, others)
+        return parquet_source(path, column, batch, lone and batch is None)
+    return text_source(Text(str(path), lambda: path.open("rb")), column, batch, lone and batch is None)
 
 
 def read_scores(
@@ -66,7 +64,7 @@ def read_scores(
     batch: str | None = None,
     stdin: Any = None,
     check: Callable[[Source, Block], None] = lambda source, block: None,
-    one_series: bool = True,
+    lone: bool = False,
 ) -> Recorded:
     """
     Read scores into memory.
@@ -81,9 +79,8 @@ def read_scores(
         In the place of standard input.
     check : callable
         ``(source, block) -> None``: raises if a block holds what is not wanted.
-    one_series : bool
-        Whether a file without ``batch`` is one series whatever its other columns say. If not, what seems to be several
-        is refused: see :class:`dpconformal.files.several.OtherColumns`.
+    lone : bool
+        As for :func:`open_scores`.
 
     Returns
     -------
@@ -104,16 +101,14 @@ def read_scores(
     ...     read_scores(f"{folder}/a.npy").scores
     [array([0.25, 0.5 ])]
     """
-    others, watched = batch is None and not one_series, OtherColumns()
-    read = functools.partial(read_once, stdin=stdin) if is_stream(source) else open_scores
-    opened = read(source, column, batch, others=others)
+    opened = (
+        read_once(source, column, batch, stdin, lone) if is_stream(source) else open_scores(source, column, batch, lone)
+    )
 
     def checked() -> Iterator[Block]:
         for block in opened:
             check(opened, block)
-            watched.see(block)
             yield block._replace(others=None)
-        watched.check_one_series(opened)
 
     return gather(opened.name, checked())
 
@@ -137,7 +132,7 @@ def is_stream(source: str | os.PathLike[str]) -> bool:
 
 
 def read_once(
-    source: str | os.PathLike[str], column: str | None, batch: str | None, stdin: Any = None, others: bool = False
+    source: str | os.PathLike[str], column: str | None, batch: str | None, stdin: Any = None, lone: bool = False
 ) -> Source:
     """
     Take in CSV that can be read only once.
@@ -146,7 +141,7 @@ def read_once(
     ----------
     source, column, batch, stdin
         As for :func:`read_scores`.
-    others : bool
+    lone : bool
         As for :func:`open_scores`.
 
     Returns
@@ -157,4 +152,4 @@ def read_once(
     given = str(source) == "-"
     content = (stdin or sys.stdin.buffer).read() if given else Path(source).read_bytes()
     name = "standard input" if given else str(source)
-    return text_source(Text(name, lambda: io.BytesIO(content)), column, batch, others)
+    return text_source(Text(name, lambda: io.BytesIO(content)), column, batch, lone and batch is None)

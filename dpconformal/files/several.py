@@ -1,5 +1,7 @@
 """Whether a file that is read as one series seems to hold several: what its other columns say, block by block."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,88 +10,15 @@ from dpconformal.files.columns import arrow
 from dpconformal.files.source import Block, Source
 
 MOST = 2**14  # values of a column that are kept; a column with more of them is no key, or shows it by then
-_TIME_NAMES = frozenset(
-    ["time", "t", "timestamp", "datetime", "date", "ds", "round", "step"]
-)  # also if it holds numbers
+_TIME_NAMES = {"time", "t", "timestamp", "datetime", "date", "ds", "round", "step"}  # also where they hold numbers
 # These repeat in a single series.
-_CALENDAR = frozenset(
-    [
-        "day",
-        "weekday",
-        "dayofweek",
-        "dow",
-        "dayofmonth",
-        "dom",
-        "dayofyear",
-        "doy",
-        "week",
-        "weekofyear",
-        "month",
-        "quarter",
-        "season",
-        "year",
-        "hour",
-        "hourofday",
-        "minute",
-        "second",
-        "holiday",
-        "weekend",
-        "isweekend",
-        "isholiday",
-        "epoch",
-    ]
+_CALENDAR = re.compile(
+    "(is)?(day|dayof(week|month|year)|dow|dom|doy|weekday|week|weekofyear|month|quarter|season|year|hour|hourofday|"
+    "minute|second|holiday|weekend|epoch)"
 )
-_CALENDAR_WORDS = frozenset(
-    [
-        "monday",
-        "tuesday",
-        "wednesday",
-        "thursday",
-        "friday",
-        "saturday",
-        "sunday",
-        "mon",
-        "tue",
-        "wed",
-        "thu",
-        "fri",
-        "sat",
-        "sun",
-        "january",
-        "february",
-        "march",
-        "april",
-        "may",
-        "june",
-        "july",
-        "august",
-        "september",
-        "october",
-        "november",
-        "december",
-        "jan",
-        "feb",
-        "mar",
-        "apr",
-        "jun",
-        "jul",
-        "aug",
-        "sep",
-        "oct",
-        "nov",
-        "dec",
-        "spring",
-        "summer",
-        "autumn",
-        "fall",
-        "winter",
-        "q1",
-        "q2",
-        "q3",
-        "q4",
-        "am",
-        "pm",
-    ]
+_CALENDAR_WORD = re.compile(
+    "(mon|tues?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?|jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|"
+    "aug(ust)?|sep(tember)?|oct(ober)?|nov(ember)?|dec(ember)?|spring|summer|autumn|fall|winter|q[1-4]|am|pm"
 )
 _SAME, _REFUSED = "pass --one-series if it is one", "tell them apart with --batch"
 
@@ -174,6 +103,31 @@ class OtherColumns:
             )
 
 
+def one_series(source: Source) -> Source:
+    """
+    Watch the other columns of a file while it is read.
+
+    Parameters
+    ----------
+    source : Source
+        The file, with its other columns.
+
+    Returns
+    -------
+    Source
+        The same; after its last block, what seems to be several series is refused.
+    """
+
+    def blocks(where: int, row: int) -> Iterator[Block]:
+        watched = OtherColumns()
+        for block in source.blocks(where, row):
+            watched.see(block)
+            yield block
+        watched.check_one_series(source)
+
+    return Source(source.name, source.column, source.place, source.start, blocks)
+
+
 class _Times:
     """A column that may hold times: dates, or numbers under the name of a time."""
 
@@ -203,7 +157,7 @@ class _Values:
     """A column whose values may tell series apart; numbered in order of appearance, which makes its patterns plain."""
 
     def __init__(self, name: str) -> None:
-        self.may_be_key = "".join(filter(str.isalnum, name.lower())) not in _CALENDAR
+        self.may_be_key = not _CALENDAR.fullmatch("".join(filter(str.isalnum, name.lower())))
         self.in_blocks = self.in_turn = self.apart = True
         self.count = 0
         self._numbers: dict[Any, int] = {}
@@ -275,7 +229,7 @@ def _is_key(value: Any) -> bool:
         try:
             return float(word).is_integer()
         except ValueError:
-            return word not in _CALENDAR_WORDS
+            return not _CALENDAR_WORD.fullmatch(word)
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.files.columns import arrow, check_finite, choose_columns, row_place
+from dpconformal.files.several import one_series
 from dpconformal.files.source import Block, Source
 from dpconformal.files.text import Text
 
@@ -14,7 +15,7 @@ BYTES = 2**24
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
 
 
-def text_source(text: Text, column: str | None, batch: str | None, others: bool = False) -> Source:
+def text_source(text: Text, column: str | None, batch: str | None, lone: bool = False) -> Source:
     """
     Understand CSV: its columns, and where its data begin.
 
@@ -24,8 +25,8 @@ def text_source(text: Text, column: str | None, batch: str | None, others: bool 
         The file.
     column, batch : str, optional
         Of the scores and of the series.
-    others : bool
-        Whether blocks are to bring the other columns, too.
+    lone : bool
+        Whether to refuse what seems to be several series: see :func:`dpconformal.files.several.one_series`.
 
     Returns
     -------
@@ -40,7 +41,7 @@ def text_source(text: Text, column: str | None, batch: str | None, others: bool 
     pa = arrow()
     names = text.names()
     score, series = choose_columns(text.source, names, column, batch)
-    beside = [name for name in names if name not in (score, series)] if others else []
+    beside = [name for name in names if name not in (score, series)] if lone else []
 
     def blocks(where: int, row: int) -> Iterator[Block]:
         first = row
@@ -52,7 +53,8 @@ def text_source(text: Text, column: str | None, batch: str | None, others: bool 
         if row == first == 0:
             raise ValueError(f"{text.source} has a header and no rows: a file of scores has a row for each round")
 
-    return Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
+    source = Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
+    return one_series(source) if lone else source
 
 
 def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
