@@ -78,6 +78,8 @@ def check_time_index(name: str, values: Any, axis: int = -1) -> None:
 
 def _indexes(values: Any) -> list[Any]:
     """Return the pandas index of each axis, None where there is none, without importing pandas or xarray."""
+    pandas: Any
+    xarray: Any
     pandas, xarray = sys.modules.get("pandas"), sys.modules.get("xarray")
     if isinstance(values, (getattr(pandas, "Series", ()), getattr(pandas, "DataFrame", ()))):
         return list(values.axes)

@@ -126,7 +126,7 @@ SEVERAL = {
     "stacked by store": (
         {"store": ["a"] * 6 + ["b"] * 6, "day": DAYS[:6] * 2},
         "line 8, column 'day': 2024-01-01 comes after 2024-01-06; if there are several series, tell them apart with "
-        "--batch store; if there is one, sort the rows, or pass --one-series if it is one",
+        "--batch store; if there is one, sort the rows, or pass --one-series",
     ),
     "sorted by day": (
         {"day": [day for day in DAYS[:6] for _ in "ab"], "store": ["a", "b"] * 6},

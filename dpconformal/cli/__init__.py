@@ -1,7 +1,6 @@
 """The command line."""
 
 import sys
-from typing import NoReturn
 
 _EXTRA = ("typer", "rich", "pyarrow")  # what the extra `cli` brings
 
@@ -12,7 +11,7 @@ except ModuleNotFoundError as error:
     if missing not in _EXTRA:
         raise
 
-    def main() -> NoReturn:
+    def main() -> None:
         """Say what to install, and end with code 2."""
         sys.stderr.write(f"error: the command line needs {missing}: pip install '.[cli]' in a clone of dpconformal\n")
         raise SystemExit(2)

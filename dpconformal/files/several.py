@@ -20,7 +20,6 @@ _CALENDAR_WORD = re.compile(
     "(mon|tues?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?|jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|"
     "aug(ust)?|sep(tember)?|oct(ober)?|nov(ember)?|dec(ember)?|spring|summer|autumn|fall|winter|q[1-4]|am|pm"
 )
-_SAME, _REFUSED = "pass --one-series if it is one", "tell them apart with --batch"
 
 
 class OtherColumns:
@@ -94,12 +93,12 @@ class OtherColumns:
                 row, after, before = time.back
                 raise ValueError(
                     f"{source.name}, {source.place(row)}, column {time.name!r}: {after} comes after {before}; if there "
-                    f"are several series, {_REFUSED} {key}; if there is one, sort the rows, or {_SAME}"
+                    f"are several series, tell them apart with --batch {key}; if there is one, sort the rows, or pass --one-series"
                 )
         if keys:
             raise ValueError(
                 f"{source.name}, column {key!r}: its values {keys[key]}, as those of several series do; "
-                f"{_REFUSED} {key}, or {_SAME}"
+                f"tell them apart with --batch {key}, or pass --one-series if it is one"
             )
 
 
