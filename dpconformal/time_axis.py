@@ -78,14 +78,16 @@ def check_time_index(name: str, values: Any, axis: int = -1) -> None:
 
 def _indexes(values: Any) -> list[Any]:
     """Return the pandas index of each axis, None where there is none, without importing pandas or xarray."""
-    pandas: Any
-    xarray: Any
-    pandas, xarray = sys.modules.get("pandas"), sys.modules.get("xarray")
-    if isinstance(values, (getattr(pandas, "Series", ()), getattr(pandas, "DataFrame", ()))):
+    if _is_from("pandas", ("Series", "DataFrame"), values):
         return list(values.axes)
-    if isinstance(values, getattr(xarray, "DataArray", ())):
+    if _is_from("xarray", ("DataArray",), values):
         return [values.indexes.get(dim) for dim in values.dims]
     return []
+
+
+def _is_from(module: str, names: tuple[str, ...], value: Any) -> bool:
+    found = sys.modules.get(module)
+    return isinstance(value, tuple(getattr(found, name) for name in names if hasattr(found, name)))
 
 
 def _levels(index: Any) -> list[Any]:

@@ -93,7 +93,8 @@ class OtherColumns:
                 row, after, before = time.back
                 raise ValueError(
                     f"{source.name}, {source.place(row)}, column {time.name!r}: {after} comes after {before}; if there "
-                    f"are several series, tell them apart with --batch {key}; if there is one, sort the rows, or pass --one-series"
+                    f"are several series, tell them apart with --batch {key}; if there is one, sort the rows, or pass "
+                    "--one-series"
                 )
         if keys:
             raise ValueError(
