@@ -198,11 +198,15 @@ def test_another_byte_order_is_read(name):
     """Found: JAX's own TypeError."""
     learner, context = BIG_ENDIAN[name]
     scores, mask, delay = np.linspace(0.1, 0.9, 6), np.arange(6) == 2, np.array([0, 1])
-    want = dpc.replay(learner, scores, [0.5], context=context, mask=mask, delay=delay)
-    other = (part if part is None else part.astype(part.dtype.newbyteorder(">")) for part in (scores, context, delay))
-    scores, context, delay = other
-    found = dpc.replay(learner, scores, np.array([0.5], ">f8"), context=context, mask=mask, delay=delay)
-    np.testing.assert_array_equal(found.thresholds, want.thresholds)
+
+    def other(part):
+        return part if part is None else part.astype(part.dtype.newbyteorder(">"))
+
+    for extra in ({}, {"mask": mask, "delay": delay}) if name == "exact" else ({},):
+        want = dpc.replay(learner, scores, [0.5], context=context, **extra)
+        extra = {key: other(part) for key, part in extra.items()}
+        found = dpc.replay(learner, other(scores), other(np.array([0.5])), context=other(context), **extra)
+        np.testing.assert_array_equal(found.thresholds, want.thresholds)
 
 
 def test_other_dtypes_are_read_or_named():
