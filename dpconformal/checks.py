@@ -76,7 +76,7 @@ def complain_at(name: str, values: Any, bad: Any, why: str) -> None:
 
 def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
     """
-    Convert to an array of real numbers; refuse text, objects, masks and complex numbers.
+    Convert to an array of real numbers; refuse text, objects, masks, times and complex numbers.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
     -------
     ndarray or Array
         A NumPy view of what is concrete; a traced array as it is. Half precision is widened to
-        float32, which loses nothing.
+        float32, which loses nothing. Numbers in another byte order are copied to that of the machine.
 
     Raises
     ------
@@ -112,10 +112,16 @@ def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
             array = np.asarray(values)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from None
+    kind = array.dtype.kind
+    if kind in "mM":  # NumPy takes a timedelta64 for an integer
+        remedy = "divide by the unit you mean, such as numpy.timedelta64(1, 'h')"
+        raise ValueError(f"{name} must be real numbers; got dtype {array.dtype}{'; ' + remedy if kind == 'm' else ''}")
     if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool) or jnp.issubdtype(
         array.dtype, jnp.complexfloating
     ):
         raise ValueError(f"{name} must be real numbers; got dtype {array.dtype}")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype == np.longdouble:
         return array.astype(np.float64)
     if jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < 32:

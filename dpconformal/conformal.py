@@ -6,13 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers, is_traced, whole
+from dpconformal.checks import Numbers, as_numbers, is_traced
+from dpconformal.delays import checked_delay, leading_axes
 from dpconformal.inputs import as_levels
 from dpconformal.learner import Learner, State
 from dpconformal.masking import checked_mask
 from dpconformal.metrics import covered
-from dpconformal.replay import Replay, replay
+from dpconformal.replay import Replay, replay_batch
 from dpconformal.scores import Score
+from dpconformal.shifting import spread_rounds
+from dpconformal.time_axis import check_not_column, check_time_index
 
 
 class Conformal(NamedTuple):
@@ -69,7 +72,7 @@ def conformalize(
     context: Any = None,
     noise: Numbers = None,
     mask: Any = None,
-    delay: int = 0,
+    delay: Any = 0,
 ) -> Conformal:
     """
     Turn recorded predictions into confidence sets: in each round a set for every level, then the label is seen.
@@ -83,7 +86,8 @@ def conformalize(
     predictions : array_like, shape (T, ...) or (..., T, ...)
         Of any model, made before the label of their round was known; each score says what shape it needs.
     labels : array_like, shape (T,) or (..., T)
-        What came true; vectors have one more axis.
+        What came true; vectors have one more axis. As in :func:`dpconformal.replay` times that go back or repeat and
+        column vectors are refused.
     levels : array_like, shape (A,) or (T, A)
         Confidence levels in [0, 1], the same every round or one row a round.
     state : State, optional
@@ -95,8 +99,9 @@ def conformalize(
     mask : array_like of bool, shape (T,) or (..., T), optional
         True for rounds whose label is missing: they have sets, and then nothing is observed, as in
         :func:`dpconformal.replay`. What stands in ``labels`` there is not looked at.
-    delay : int
-        How many rounds late each label becomes known, as in :func:`dpconformal.replay`.
+    delay : int or array_like of int
+        How many rounds late each label becomes known, as in :func:`dpconformal.replay`. An array broadcasts against the
+        leading axes of the labels: a horizon for each series, or one series at many delays.
 
     Returns
     -------
@@ -119,17 +124,49 @@ def conformalize(
     ((500, 2), array([0.51, 0.95]))
     """
     check_score(score)
-    delay = whole("delay", delay, 0)
+    delay = checked_delay(delay)
     extra = {} if noise is None else {"noise": noise}
     if mask is None:
         scores = score(predictions, labels, **extra)
     else:
         scores, mask = _scores_and_mask(score, predictions, labels, mask, extra)
-    if np.ndim(scores) <= (score.sides == 2):
+    rounds = np.shape(scores)[score.sides - 1 :]
+    if not rounds:
         raise ValueError("labels has shape (): pass a sequence, or use dpconformal.Online for a live loop")
-    run: Any = replay(learner, scores, side_levels(score, levels), state, context=context, mask=mask, delay=delay)
+    if state is None:
+        check_not_column("labels", rounds, "conformalize")
+    for name, given in [*_arrays("predictions", predictions), ("labels", labels)]:
+        check_time_index(name, given, len(rounds) - 1)
+    batch = leading_axes(delay, rounds[:-1])
+    if score.sides == 2 and len(batch) >= len(rounds):  # axes of the delays come after that of the sides
+        new = (2, *(1,) * (len(batch) - len(rounds) + 1), *rounds)
+        scores, mask = (None if part is None else part.reshape(new) for part in (scores, mask))
+    run: Any = replay_batch(learner, scores, side_levels(score, levels), state, context=context, mask=mask, delay=delay)
+    if batch != rounds[:-1]:
+        predictions, extra = (_at_each_delay(part, rounds, batch) for part in (predictions, extra))
     sets = score.set(predictions, run.thresholds, **extra)
     return Conformal(sets, run, np.asarray(as_numbers("levels", levels), float), score)
+
+
+def _arrays(name: str, values: Any) -> list[tuple[str, Any]]:
+    """List an argument that is an array, or the arrays of one that is a tuple of them."""
+    several = isinstance(values, (tuple, list)) and any(hasattr(value, "shape") for value in values)
+    return [(f"{name}[{k}]", value) for k, value in enumerate(values)] if several else [(name, values)]
+
+
+def _at_each_delay(values: Any, rounds: tuple[int, ...], batch: tuple[int, ...]) -> Any:
+    """Repeat arrays that begin with the axes of the rounds for every delay; there may be several in a tree."""
+
+    def is_array(value: Any) -> bool:
+        try:
+            return np.shape(value)[: len(rounds)] == rounds
+        except ValueError:  # a pair of arrays that have unequal shapes
+            return False
+
+    arrays = jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf), values, is_leaf=is_array
+    )
+    return spread_rounds(arrays, len(rounds) - 1, batch)
 
 
 def _coverage(result: Conformal) -> Any:

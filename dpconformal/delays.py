@@ -86,6 +86,8 @@ def checked_delay(delay: Any) -> Any:
             "delay is being traced: how many scores are on their way is the shape of a state, which jit must know; "
             "pass a plain number, or mark it as static (jax.jit(..., static_argnames='delay'))"
         )
+    if isinstance(delay, np.ma.MaskedArray):
+        raise ValueError("delay is a masked array, whose mask would be lost: fill it")
     array = np.asarray(delay)
     if array.dtype.kind not in "iu":
         raise ValueError(f"delay = {delay!r}: pass how many rounds late a score becomes known, a whole number from 0")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.checks import Numbers, as_numbers, complain_at, whole
+from dpconformal.time_axis import check_not_column, check_time_index
 
 
 def smoothed_ranks(scores: Numbers, seed: Any = 0) -> np.ndarray:
@@ -60,6 +61,8 @@ def arrival_ranks(scores: Numbers) -> tuple[np.ndarray, np.ndarray]:
     values = np.asarray(as_numbers("scores", scores))
     if values.ndim == 0:
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
+    check_not_column("scores", values.shape)
+    check_time_index("scores", scores)
     complain_at("scores", values, np.isnan(values), "has no rank; drop the round or replace the value on purpose")
     if not values.size:
         return np.zeros(values.shape, int), np.zeros(values.shape, int)

@@ -17,6 +17,7 @@ from dpconformal.memory import check_memory
 from dpconformal.runs import Replay, Summary
 from dpconformal.shifting import arriving, on_their_way, spread_rounds
 from dpconformal.starting import starting_state
+from dpconformal.time_axis import check_not_column, check_time_index
 from dpconformal.totals import Totals
 from dpconformal.ways import go_through
 
@@ -42,7 +43,8 @@ def replay(
     learner : Learner
         Any method: a belief, a baseline, or your own.
     scores : array_like, shape (T,) or (..., T)
-        Nonconformity scores in time order; leading axes are independent sequences.
+        Nonconformity scores in time order; leading axes are independent sequences. A pandas or xarray object whose
+        times go back or repeat is refused, and so is a column vector, shape (n, 1) without a ``state``.
     levels : array_like, shape (A,) or (T, A)
         Confidence levels in [0, 1], the same every round or one row a round.
     state : State, optional
@@ -116,6 +118,42 @@ def replay(
     >>> dpc.replay(dpc.Exact(), [0.2, 0.4, 0.6, 0.8], levels=[0.5], delay=[1, 2]).thresholds[..., 0].round(3)
     Array([[0.5  , 0.5  , 0.293, 0.4  ],
            [0.5  , 0.5  , 0.5  , 0.293]], dtype=float...)
+    """
+    scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
+    if state is None:  # otherwise its leading axes say what is meant
+        check_not_column("scores", scores.shape, "replay")
+    check_time_index("scores", scores)
+    return replay_batch(learner, scores, levels, state, keep, method, context, mask, delay)
+
+
+def replay_batch(
+    learner: Learner,
+    scores: Numbers,
+    levels: Numbers,
+    state: State = None,
+    keep: str = "all",
+    method: str = "auto",
+    context: Any = None,
+    mask: Any = None,
+    delay: Any = 0,
+) -> Replay | Summary:
+    """
+    Replay scores whose last axis is known to be that of the rounds, however many there are.
+
+    Parameters
+    ----------
+    learner, scores, levels, state, keep, method, context, mask, delay
+        As for :func:`replay`.
+
+    Returns
+    -------
+    Replay or Summary
+        As for :func:`replay`.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, the index and the value, before anything runs.
     """
     if not isinstance(learner, Learner) or isinstance(learner, type):
         hint = "an instance, with brackets" if isinstance(learner, type) else "a learner such as dpconformal.Exact()"
@@ -198,6 +236,8 @@ def _summary(totals: Totals, rounds: Any, end: State, levels: Array, learner: An
 
 
 def _checked_context(learner: Any, context: Any, shape: tuple[int, ...]) -> Any:
+    if isinstance(context, np.ma.MaskedArray):
+        raise ValueError("context is a masked array, whose mask would be lost: fill it, or drop the masked rounds")
     if hasattr(learner, "as_context"):
         return learner.as_context(context, shape)
     if context is not None:

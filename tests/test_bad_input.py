@@ -184,6 +184,59 @@ def test_unregistered_and_untraceable_things_are_named():
             dpc.Exact(schedule=function)
 
 
+BIG_ENDIAN = {
+    "exact": (dpc.Exact(), None),
+    "quantized": (dpc.Quantized(4), None),
+    "ogd": (dpc.OGD([0.5]), None),
+    "pid": (dpc.PID([0.5], scorecast=True), np.linspace(0.2, 0.4, 6)),
+    "groups": (dpc.Hierarchical(2), np.arange(6) % 2),
+}
+
+
+@pytest.mark.parametrize("name", BIG_ENDIAN)
+def test_another_byte_order_is_read(name):
+    """Found: JAX's own TypeError."""
+    learner, context = BIG_ENDIAN[name]
+    scores, mask, delay = np.linspace(0.1, 0.9, 6), np.arange(6) == 2, np.array([0, 1])
+
+    def other(part):
+        return part if part is None else part.astype(part.dtype.newbyteorder(">"))
+
+    for extra in ({}, {"mask": mask, "delay": delay}) if name == "exact" else ({},):
+        want = dpc.replay(learner, scores, [0.5], context=context, **extra)
+        extra = {key: other(part) for key, part in extra.items()}
+        found = dpc.replay(learner, other(scores), other(np.array([0.5])), context=other(context), **extra)
+        np.testing.assert_array_equal(found.thresholds, want.thresholds)
+
+
+def test_other_dtypes_are_read_or_named():
+    """Found: durations were read as whole numbers, or refused in NumPy's words."""
+    durations = np.zeros(6, "timedelta64[s]")
+    learner = dpc.Exact()
+    for name, call in {
+        "scores": lambda: dpc.replay(learner, durations, [0.5]),
+        "levels": lambda: dpc.replay(learner, GOOD, durations[:1]),
+        "score": lambda: learner.observe(learner.init(), durations[0]),
+        "context": lambda: dpc.replay(dpc.PID([0.5], scorecast=True), GOOD, [0.5], context=durations),
+        "labels": lambda: dpc.conformalize(learner, dpc.scores.Absolute(), GOOD, durations, [0.5]),
+        "Exact.discount": lambda: dpc.Exact(discount=durations[0]),
+    }.items():
+        with pytest.raises(ValueError, match=rf"^{name} must be real numbers; got dtype timedelta64\[s\]; divide"):
+            call()
+    with pytest.raises(ValueError, match=r"^levels must be real numbers; got dtype datetime64\[D\]"):
+        dpc.replay(learner, GOOD, np.array(["2024-01-01"], "datetime64[D]"))
+    with pytest.raises(ValueError, match=r"^delay = .*timedelta64"):
+        dpc.replay(learner, np.stack([GOOD, GOOD]), [0.5], delay=durations[:2])
+    with pytest.raises(ValueError, match="delay is a masked array"):
+        dpc.replay(learner, np.stack([GOOD, GOOD]), [0.5], delay=np.ma.masked_array([1, 2], [True, False]))
+    with pytest.raises(ValueError, match="context is a masked array"):
+        dpc.replay(dpc.Hierarchical(2), GOOD, [0.5], context=np.ma.masked_array([0] * 6, True))
+    want = dpc.replay(learner, np.array([0, 1, 1, 0, 1, 0.0]), [0.5]).thresholds
+    for dtype in ("u1", ">u8", "f2", ">f2", ">f4", bool, jnp.bfloat16):
+        found = dpc.replay(learner, np.array([0, 1, 1, 0, 1, 0]).astype(dtype), [0.5]).thresholds
+        np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
 def test_longdouble_is_read():
     assert dpc.replay(dpc.Exact(), GOOD.astype(np.longdouble), [0.5]).thresholds.dtype == np.float64
 

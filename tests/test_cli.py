@@ -273,6 +273,43 @@ def test_mistakes_end_with_code_2_and_leave_nothing_behind(run, tmp_path, words)
     assert {file.name for file in tmp_path.iterdir()} == {"scores.csv"}
 
 
+def test_several_series_are_not_read_as_one(run, tmp_path):
+    """Found: without --batch they were interleaved in silence."""
+    days = np.arange(np.datetime64("2024-01-01"), np.datetime64("2024-01-31"))
+    table = {"day": np.tile(days, 2), "store": np.repeat(["a", "b"], 30), "score": SCORES[:60]}
+    pd.DataFrame(table).to_csv("stores.csv", index=False)
+    for command in ("replay", "compare", "diagnose"):
+        code, _, err = run(command, "stores.csv")
+        assert code == 2
+        assert err.startswith(
+            "error: stores.csv, line 32, column 'day': 2024-01-01 comes after 2024-01-30; if there are "
+        )
+        assert "--batch store; if there is one, sort the rows, or pass --one-series" in err
+        assert err.count("\n") == 1
+    assert "exclude each other" in run("replay", "stores.csv", "--one-series", "--batch", "store")[2]
+    assert {file.name for file in tmp_path.iterdir()} == {"scores.csv", "stores.csv"}
+    said = ("--no-report", "--no-certificate", "--levels", "0.5")
+    assert "stores.csv: 60 rounds" in run("replay", "stores.csv", "--one-series", *said)[1]
+    assert "stores.csv: 2 series, 60 rounds" in run("replay", "stores.csv", "--batch", "store", *said)[1]
+
+
+@pytest.mark.parametrize("module", ["typer", "rich", "pyarrow"])
+def test_a_missing_extra_is_one_line(module, tmp_path):
+    """Found: a traceback."""
+    (tmp_path / "scores.csv").write_text("0.5\n0.25\n")
+    code = f"""
+import sys
+sys.modules[{module!r}] = None
+sys.argv = ["dpconformal", "replay", "scores.csv"]
+from dpconformal.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"error: .* needs? {module}: pip install '\.\[cli\]' in a clone of dpconformal\n", done.stderr)
+    assert done.stdout == ""
+
+
 def test_a_wrong_range_names_the_line(run):
     pd.DataFrame({"score": np.where(np.arange(300) == 40, 3.5, SCORES)}).to_csv("wide.csv", index=False)
     code, _, err = run("replay", "wide.csv")

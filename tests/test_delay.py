@@ -185,6 +185,14 @@ def test_a_plain_state_has_nothing_on_its_way():
     same(run.thresholds, shifted(dpc.replay(dpc.Exact(), SCORES[1], LEVELS, start).thresholds, 3))
 
 
+@pytest.mark.parametrize(("shape", "delay"), [((0,), 3), ((0, 3), 2)], ids=["no rounds", "no sequences"])
+def test_a_head_without_scores_has_an_empty_run(shape, delay):
+    """Found: NumPy's own error about shapes."""
+    run = dpc.replay(dpc.Corrected(), np.zeros(shape), [0.5], delay=delay, mask=np.zeros(shape, bool))
+    assert run.thresholds.shape == (*shape, 1)
+    assert run.state.waiting.scores.shape == (*shape[:-1], delay)
+
+
 def test_no_rounds_and_fewer_than_the_delay():
     empty = dpc.replay(dpc.Exact(), [], [0.5], delay=3)
     assert empty.thresholds.shape == (0, 1)
@@ -511,10 +519,42 @@ def test_trees_reports_panels_and_sets(tmp_path):
 
     panel = dpc.replay_panel(xr.DataArray(SCORES, dims=["store", "time"]), dpc.Exact(), [0.5], delay=3)
     same(panel.thresholds.values, dpc.replay(dpc.Exact(), SCORES, [0.5], delay=3).thresholds, 0)
-    labels = RNG.normal(0, 1, T)
-    learner = dpc.Exact(dpc.priors.Uniform(0, 10))
-    sets = dpc.conformalize(learner, dpc.scores.Absolute(), np.zeros(T), labels, [0.5, 0.9], delay=3)
-    same(sets.thresholds, dpc.replay(learner, np.abs(labels), [0.5, 0.9], delay=3).thresholds, 0)
+
+
+def test_sets_of_many_horizons():
+    """Found: an array of delays was refused. Rows of labels with a delay each, and every row at many delays."""
+    learner = dpc.Exact(dpc.priors.Uniform(-10, 10))
+    rng = np.random.default_rng(5)
+    labels, predictions = rng.normal(0, 1, (2, T)), rng.normal(0, 1, (2, T))
+    missing, errors = np.arange(T) % 7 == 3, labels - predictions
+    for delay in ([0, 3], np.array([[0], [3]])):
+        given = {"mask": missing, "delay": delay}
+        want = dpc.replay(learner, np.abs(errors), [0.5, 0.9], **given)
+        found = dpc.conformalize(learner, dpc.scores.Absolute(), predictions, labels, [0.5, 0.9], **given)
+        same(found.thresholds, want.thresholds, 0)
+        same(found.sets.high - predictions[..., None], want.thresholds, 1e-6)
+        same(found.coverage, dpc.metrics.coverage(want.observed()))
+        sided = dpc.conformalize(learner, dpc.scores.Signed(), predictions, labels, [0.5, 0.9], **given)
+        for side, sign in enumerate((-1, 1)):
+            same(sided.thresholds[side], dpc.replay(learner, sign * errors, [0.75, 0.95], **given).thresholds, 0)
+        assert sided.covered.shape == (*want.thresholds.shape[:-2], T - missing.sum(), 2)
+        assert sided.coverage.shape == found.coverage.shape
+
+
+def test_predictions_of_every_kind_at_many_delays():
+    """Predictions are repeated for every delay, whatever axes follow that of the rounds."""
+    rng = np.random.default_rng(6)
+    wide, cases = dpc.Exact(dpc.priors.Uniform(0, 20)), []
+    chances, classes, noise = rng.dirichlet([1, 1, 1], T), rng.integers(0, 3, T), rng.random(T)
+    cases.append((dpc.scores.APS(randomized=True), chances.tolist(), classes, {"noise": noise.tolist()}))
+    means, matrices = rng.normal(0, 1, (T, 2)), np.broadcast_to(np.eye(2), (T, 2, 2))
+    cases.append((dpc.scores.Ellipsoid(), (means, matrices), rng.normal(0, 1, (T, 2)), {}))
+    for score, predictions, labels, extra in cases:
+        both = dpc.conformalize(wide, score, predictions, labels, LEVELS, delay=[0, 3], **extra)
+        late = dpc.conformalize(wide, score, predictions, labels, LEVELS, delay=3, **extra)
+        same(both.thresholds[1], late.thresholds)
+        same(both.size[1], late.size)
+        same(both.coverage[1], late.coverage)
 
 
 def test_pages_show_what_was_replayed_late():

@@ -2,15 +2,17 @@
 
 import functools
 import io
+import re
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpconformal.files import read_scores, staged
+from dpconformal.files import parquet, read_scores, several, staged, tables
 
 
 def within(low, high):
@@ -32,6 +34,11 @@ def from_text(text, **options):
         ("score\n0.25\n0.5\n\n\n", {}),
         ("\nscore\r\n0.25\r\n0.5\r\n", {}),
         ('note,score\n"two\nlines, quoted",0.25\nx,5e-1\n', {}),
+        (",score\n0,0.25\n1,0.5\n", {}),
+        ("2m,score\n1,0.25\n2,0.5\n", {}),
+        ("day,1,7\n1,0.25,1\n2,0.5,1\n", {"column": "1"}),
+        ("north,0.25\nnorth,0.5\n", {"column": "2"}),
+        ("2024-01-01,0.25\n2024-01-02,0.5\n", {"column": "2"}),
     ],
 )
 def test_csv(text, options):
@@ -91,6 +98,13 @@ BAD_TEXT = {
     "score\n0.1\n1_0\n": "line 3, column 'score': '1_0' is not a number",
     'score\n"1,5"\n': "line 2, column 'score': '1,5' is not a number",
     'a,score\n"x\ny",0.2\nz,oops\n': "line 4, column 'score': 'oops'",
+    # What is no name of a column is no header: the first score was dropped in silence.
+    "NA\n0.5\n0.25\n": "line 1, column '1': 'NA' is not a number, and no name of a column, which begins with a letter",
+    "0.5x\n0.5\n0.25\n": "line 1, column '1': '0.5x' is not a number",
+    "\n1_000\n0.5\n0.25\n": "line 2, column '1': '1_000' is not a number",
+    "None\n0.5\n": "line 1, column '1': 'None' is not a number",
+    "-\n0.5\n": "line 1, column '1': '-' is not a number",
+    "nan\n0.5\n": "line 1, column '1': nan is no score",
 }
 
 
@@ -99,6 +113,83 @@ def test_bad_csv_is_named_by_line_and_column(text):
     with pytest.raises(ValueError, match=r"standard input") as raised:
         from_text(text)
     assert BAD_TEXT[text] in str(raised.value)
+
+
+def rows_of(**columns):
+    """Write columns as CSV, beside scores."""
+    table = {**columns, "score": [f"{k % 10 / 10}" for k in range(len(next(iter(columns.values()))))]}
+    return "\n".join([",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]) + "\n"
+
+
+DAYS = [f"2024-01-{k:02d}" for k in range(1, 13)]
+SEVERAL = {
+    "stacked by store": (
+        {"store": ["a"] * 6 + ["b"] * 6, "day": DAYS[:6] * 2},
+        "line 8, column 'day': 2024-01-01 comes after 2024-01-06; if there are several series, tell them apart with "
+        "--batch store; if there is one, sort the rows, or pass --one-series",
+    ),
+    "sorted by day": (
+        {"day": [day for day in DAYS[:6] for _ in "ab"], "store": ["a", "b"] * 6},
+        "column 'store': its values differ among rows of the same time",
+    ),
+    "sorted by day, with gaps": (
+        {"day": [day for day in DAYS[:6] for _ in "ab"][:11], "store": list("abbaabbaabb"[:11])},
+        "column 'store': its values differ among rows of the same time",
+    ),
+    "rounds that start anew": ({"round": [*range(6), *range(6)]}, "line 8, column 'round': 0 comes after 5"),
+    "newest first": ({"day": DAYS[::-1]}, "line 3, column 'day': 2024-01-11 comes after 2024-01-12"),
+    "blocks": ({"store": [7] * 4 + [3] * 5 + [12] * 3}, "column 'store': its values come in 3 blocks"),
+    "turns": ({"store": ["a", "b", "c"] * 4}, "column 'store': its values take turns"),
+}
+ONE = {
+    "time goes forward": {"day": DAYS, "store": ["a"] * 6 + ["b"] * 6},
+    "one of two times goes forward": {"made": DAYS, "due": DAYS[6:] + DAYS[:6]},
+    "a regime that returns": {"regime": list("aaabbbaaabbb")},
+    "weekdays": {"weekday": [0, 1, 2, 3, 4, 5] * 2, "name": ["Mon", "Tue", "Wed"] * 4},
+    "years": {"year": [2019] * 6 + [2020] * 6},
+    "numbered rows": {"": list(range(12)), "note": [f"n{k}" for k in range(12)]},
+    "measurements": {"x": [0.5, 1, 1, 2] * 3, "y": ["1.5", "2.5"] * 6},
+    "many rows a day": {"day": [DAYS[0]] * 6 + [DAYS[1]] * 6, "regime": list("aabbabaabbab")},
+    "a day twice, once": {"day": DAYS[:6] + DAYS[5:11], "regime": list("aaabbbaaabbb")},
+    "one store": {"store": ["a"] * 12},
+}
+
+
+@pytest.mark.parametrize("rows", [None, 5])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_series_without_a_batch_are_refused(name, rows, monkeypatch, tmp_path):
+    """Found: series were read one after the other, or mixed, as one. Blocks of any size say the same."""
+    columns, message = SEVERAL[name]
+    text = rows_of(**columns)
+    if rows:
+        monkeypatch.setattr(tables, "BYTES", 60)
+        monkeypatch.setattr(parquet, "ROWS", rows)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        from_text(text, lone=True)
+    table = pa.csv.read_csv(io.BytesIO(text.encode()))
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=re.escape(message[message.index("column") :])):
+        read_scores(tmp_path / "a.parquet", lone=True)
+    assert len(from_text(text).scores[0]) == len(table)
+
+
+@pytest.mark.parametrize("rows", [None, 5])
+@pytest.mark.parametrize("name", ONE)
+def test_one_series_is_read_as_one(name, rows, monkeypatch, tmp_path):
+    text = rows_of(**ONE[name])
+    if rows:
+        monkeypatch.setattr(tables, "BYTES", 60)
+        monkeypatch.setattr(parquet, "ROWS", rows)
+    assert len(from_text(text, lone=True).scores[0]) == 12
+    pq.write_table(pa.csv.read_csv(io.BytesIO(text.encode())), tmp_path / "a.parquet")
+    assert len(read_scores(tmp_path / "a.parquet", lone=True).scores[0]) == 12
+
+
+def test_more_series_than_are_remembered(monkeypatch):
+    monkeypatch.setattr(several, "MOST", 3)
+    with pytest.raises(ValueError, match=r"column 'store': its values come in 6 blocks"):
+        from_text(rows_of(store=[k // 2 for k in range(12)]), lone=True)
+    assert len(from_text(rows_of(store=[0, 1, 2, 3, 4, 5] * 2), lone=True).scores[0]) == 12
 
 
 def test_columns_that_are_not_there():

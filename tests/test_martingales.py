@@ -191,7 +191,7 @@ def test_bad_numbers_are_refused_and_inside_jit_become_nan_for_good():
     with pytest.raises(ValueError, match=r"state.shares has shape \(1, 3\): this Composite has \(4, 5\)"):
         Composite().observe(SimpleJumper().init(), 0.5)
     with pytest.raises(ValueError, match=r"this SimpleJumper has \(1, 3\); use run for many"):
-        SimpleJumper().observe(run(SimpleJumper(), np.zeros((2, 1))).state, 0.5)
+        SimpleJumper().observe(run(SimpleJumper(), np.zeros((2, 2))).state, 0.5)
     with pytest.raises(ValueError, match="state is a tuple: Mixture carries on from a Capital"):
         Mixture().observe((), 0.5)
     for make, what in {

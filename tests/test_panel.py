@@ -67,6 +67,22 @@ def test_dims_and_coordinates_are_kept(scores):
     assert "Exact" in panel.attrs["learner"]
 
 
+def test_horizons_have_delays_of_their_own(scores):
+    """Found: horizons were replayed as if each label were known at once."""
+    delay = xr.DataArray([0, 6], dims="horizon")
+    panel = dpc.replay_panel(scores, dpc.Exact(), [0.5], delay=delay)
+    want = dpc.replay(dpc.Exact(), scores.values, [0.5], delay=delay.values)
+    np.testing.assert_array_equal(panel.thresholds.values, want.thresholds)
+    lazy = dpc.replay_panel(scores.chunk(store=2), dpc.Exact(), [0.5], delay=delay)
+    xr.testing.assert_identical(lazy.compute(), panel)
+    with pytest.raises(ValueError, match="delay has a dimension 'step': the series have 'store', 'horizon'"):
+        dpc.replay_panel(scores, dpc.Exact(), [0.5], delay=delay.rename(horizon="step"))
+    with pytest.raises(ValueError, match="different labels along 'store'"):
+        dpc.replay_panel(scores, dpc.Exact(), [0.5], delay=xr.DataArray([1] * 5, {"store": list("EDCBA")}, ["store"]))
+    with pytest.raises(ValueError, match=r"delay\[1\] = -1: a whole number of rounds"):
+        dpc.replay_panel(scores, dpc.Exact(), [0.5], delay=-delay.clip(max=1))
+
+
 def test_one_series_without_another_dimension():
     panel = dpc.replay_panel(xr.DataArray([0.2, 0.4, 0.6], dims="time"), dpc.Exact(), [0.5])
     assert panel.thresholds.dims == ("time", "level")

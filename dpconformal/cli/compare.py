@@ -34,6 +34,7 @@ def compare(
     levels: options.Levels = "0.5,0.8,0.9,0.95",
     column: options.Column = None,
     batch: options.Batch = None,
+    one_series: options.OneSeries = False,
     ends: options.Range = None,
     prior: options.Prior = None,
     bins: options.Bins = None,
@@ -71,7 +72,7 @@ def compare(
         "hyperparameters": numbers_of(made),
     }
     with unfinished(out, job, resume) as work:
-        recorded = options.read_to_disk(scores, column, batch, made, ends, work)
+        recorded = options.read_to_disk(scores, column, batch, made, ends, one_series, work)
         runs, seconds = {}, {}
         for k, name in enumerate(track(list(made), "comparing")):
             runs[name], seconds[name] = _timed(made[name], recorded, asked, work / str(k))

@@ -44,6 +44,7 @@ def diagnose(
     learner: Annotated[str, typer.Option(help=f"Whose coverage: one of {options.LEARNERS}.")] = "exact",
     column: options.Column = None,
     batch: options.Batch = None,
+    one_series: options.OneSeries = False,
     ends: options.Range = None,
     prior: options.Prior = None,
     bins: options.Bins = None,
@@ -70,7 +71,7 @@ def diagnose(
     if "," in learner:
         raise ValueError(f"--learner {learner}: one at a time")
     made = make_learners(learner, asked, said)[learner]
-    recorded = options.read(scores, column, batch, {learner: made}, ends)
+    recorded = options.read(scores, column, batch, {learner: made}, ends, one_series)
     short = [name for name, series in zip(recorded.names, recorded.scores, strict=True) if series.size < 2 * _LAGS]
     if short:
         raise ValueError(

@@ -24,6 +24,9 @@ Source = Annotated[
 Levels = Annotated[str, typer.Option(help="Confidence levels, with commas between them.")]
 Column = Annotated[str | None, typer.Option(help="Column of the scores.", show_default=False)]
 Batch = Annotated[str | None, typer.Option(help="Column that says which series a row belongs to.", show_default=False)]
+OneSeries = Annotated[
+    bool, typer.Option("--one-series", help="It is one series, in time order, whatever its other columns say.")
+]
 Range = Annotated[
     str | None, typer.Option("--range", help="Ends of the interval that holds every score.", show_default="0,1")
 ]
@@ -179,13 +182,15 @@ def ranges(learners: dict[str, Any], ends: str | None) -> dict[str, tuple[float,
     return supports  # type: ignore[return-value]
 
 
-def read(source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None) -> Recorded:
+def read(
+    source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None, one_series: bool
+) -> Recorded:
     """
     Read scores into memory and hold them to the supports of the learners.
 
     Parameters
     ----------
-    source, column, batch, ends
+    source, column, batch, ends, one_series
         The options.
     learners : dict of str to Learner
         Who will see them.
@@ -196,19 +201,26 @@ def read(source: str, column: str | None, batch: str | None, learners: dict[str,
         The scores.
     """
     allowed = ranges(learners, ends)
-    (recorded,) = (read_scores(file, column, batch, check=_within(allowed)) for file in track([source], "reading"))
+    check, lone = _within(allowed), _is_lone(batch, one_series)
+    (recorded,) = (read_scores(file, column, batch, check=check, lone=lone) for file in track([source], "reading"))
     return recorded
 
 
 def read_to_disk(
-    source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None, folder: Path
+    source: str,
+    column: str | None,
+    batch: str | None,
+    learners: dict[str, Any],
+    ends: str | None,
+    one_series: bool,
+    folder: Path,
 ) -> Recorded:
     """
     Read scores in blocks, hold them to the supports of the learners, and keep them on disk.
 
     Parameters
     ----------
-    source, column, batch, ends
+    source, column, batch, ends, one_series
         The options.
     learners : dict of str to Learner
         Who will see them.
@@ -222,8 +234,12 @@ def read_to_disk(
     """
     allowed = ranges(learners, ends)
 
+    lone = _is_lone(batch, one_series)
+
     def kept(file: str) -> Recorded:
-        opened = _copied(file, column, batch, folder) if is_stream(file) else open_scores(file, column, batch)
+        opened = (
+            _copied(file, column, batch, lone, folder) if is_stream(file) else open_scores(file, column, batch, lone)
+        )
         return spool(opened, folder, _within(allowed))
 
     (recorded,) = (kept(file) for file in track([source], "reading"))
@@ -239,7 +255,14 @@ def _within(allowed: dict[str, tuple[float, float]]) -> Any:
     return check
 
 
-def _copied(source: str, column: str | None, batch: str | None, folder: Path) -> Opened:
+def _is_lone(batch: str | None, one_series: bool) -> bool:
+    """Whether a file has to look like one series, for the user does not say how many it holds."""
+    if one_series and batch is not None:
+        raise ValueError(f"--one-series and --batch {batch} exclude each other: leave one out")
+    return not one_series and batch is None
+
+
+def _copied(source: str, column: str | None, batch: str | None, lone: bool, folder: Path) -> Opened:
     """Keep what can be read only once, so that an interrupted run need not be given it again."""
     copy, part = folder / "input.csv", folder / "input.part"
     if not copy.exists():
@@ -251,4 +274,4 @@ def _copied(source: str, column: str | None, batch: str | None, folder: Path) ->
                     shutil.copyfileobj(stream, target)
         part.rename(copy)
     name = "standard input" if source == "-" else source
-    return text_source(Text(name, lambda: copy.open("rb")), column, batch)
+    return text_source(Text(name, lambda: copy.open("rb")), column, batch, lone)

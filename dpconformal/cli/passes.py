@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import dpconformal as dpc
 from dpconformal.beliefs.sorted_scores import SortedScores
 from dpconformal.files import Recorded
 from dpconformal.learner import State, fresh_state
+from dpconformal.replay import replay_batch
 from dpconformal.starting import spread
 
 NUMBERS = 2**24  # thresholds of a pass over many series
@@ -102,7 +102,7 @@ def replayed(
         state = state if now.rounds.start else None
         if state is None and now.rounds.stop < longest:  # room for all rounds, so that every pass has one shape
             state = spread(fresh_state(learner, longest, filled.dtype), (size,))
-        run: Any = dpc.replay(learner, filled, levels, state=state, delay=delay)
+        run: Any = replay_batch(learner, filled, levels, state=state, delay=delay)
         thresholds, state, found = np.asarray(run.thresholds), run.state, []
         for k, series in enumerate(part):
             count = min(len(series), now.rounds.stop) - now.rounds.start

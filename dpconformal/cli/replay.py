@@ -31,6 +31,7 @@ def replay(
     learner: Annotated[str, typer.Option(help=f"One of {options.LEARNERS}.")] = "exact",
     column: options.Column = None,
     batch: options.Batch = None,
+    one_series: options.OneSeries = False,
     ends: options.Range = None,
     prior: options.Prior = None,
     bins: options.Bins = None,
@@ -76,7 +77,7 @@ def replay(
         **({"--delay": delay} if delay else {}),  # what was begun before there was a delay can go on
     }
     with unfinished(out, job, resume) as work:
-        recorded = options.read_to_disk(scores, column, batch, {learner: made}, ends, work)
+        recorded = options.read_to_disk(scores, column, batch, {learner: made}, ends, one_series, work)
         check_form(form, recorded, len(asked))
         thresholds, _ = replay_to_disk(made, recorded, asked, work / "run", delay=delay)
         with staged(out, work) as folder:

@@ -12,6 +12,7 @@ from dpconformal.inputs import checked_scores
 from dpconformal.priors import Histogram, Uniform
 from dpconformal.schedules import Dirichlet
 from dpconformal.theory import moments
+from dpconformal.time_axis import check_time_index
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -147,6 +148,7 @@ def _concentrations(values: Numbers) -> Any:
 
 
 def _sequence(scores: Numbers, support: tuple[Any, Any]) -> Any:
+    check_time_index("scores", scores)
     values = np.asarray(checked_scores(scores, support), float)
     if values.ndim != 1:
         raise ValueError(f"scores has shape {values.shape}: pass one sequence, shape (T,)")

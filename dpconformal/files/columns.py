@@ -131,5 +131,5 @@ def arrow() -> Any:
         import pyarrow.csv
         import pyarrow.parquet
     except ImportError as error:
-        raise ImportError("tables of scores need pyarrow: pip install 'dpconformal[cli]'") from error
+        raise ImportError("tables of scores need pyarrow: pip install '.[cli]' in a clone of dpconformal") from error
     return pyarrow

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from dpconformal.files.columns import arrow, check_finite, choose_columns, row_place
+from dpconformal.files.several import one_series
 from dpconformal.files.source import Block, Source
 
 ROWS = 2**18
 
 
-def parquet_source(path: Path, column: str | None, batch: str | None) -> Source:
+def parquet_source(path: Path, column: str | None, batch: str | None, lone: bool = False) -> Source:
     """
     Open a Parquet file.
 
@@ -22,6 +23,8 @@ def parquet_source(path: Path, column: str | None, batch: str | None) -> Source:
         The file.
     column, batch : str, optional
         Of the scores and of the series.
+    lone : bool
+        Whether to refuse what seems to be several series: see :func:`dpconformal.files.several.one_series`.
 
     Returns
     -------
@@ -52,6 +55,11 @@ def parquet_source(path: Path, column: str | None, batch: str | None) -> Source:
         kind = schema.field(series).type
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
             raise ValueError(f"{path}, column {series!r} holds {kind}, not names of series: choose another column")
+    beside = [
+        field.name
+        for field in schema
+        if lone and schema.names.count(field.name) == 1 and field.name not in wanted and _is_simple(pa, field.type)
+    ]
     if sum(groups) == 0:
         raise ValueError(f"{path} has no rows: a file of scores has a row for each round")
 
@@ -62,15 +70,23 @@ def parquet_source(path: Path, column: str | None, batch: str | None) -> Source:
             start += groups[first]
             first += 1
         try:
-            for part in file.iter_batches(ROWS, row_groups=range(first, len(groups)), columns=wanted):
+            for part in file.iter_batches(ROWS, row_groups=range(first, len(groups)), columns=wanted + beside):
                 here = part.slice(max(row - start, 0))
                 at, start = max(row, start), start + part.num_rows
                 if here.num_rows:
-                    yield _block(pa, path, here, score, series, at)
+                    block = _block(pa, path, here, score, series, at)
+                    yield block._replace(others={name: here.column(name) for name in beside} or None)
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
 
-    return Source(str(path), f"column {score!r}", row_place, 0, blocks)
+    source = Source(str(path), f"column {score!r}", row_place, 0, blocks)
+    return one_series(source) if lone else source
+
+
+def _is_simple(pa: Any, kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
 
 
 def _block(pa: Any, path: Path, part: Any, score: str, series: str | None, row: int) -> Block:

@@ -15,7 +15,9 @@ from dpconformal.files.tables import text_source
 from dpconformal.files.text import Text
 
 
-def open_scores(source: str | os.PathLike[str], column: str | None = None, batch: str | None = None) -> Source:
+def open_scores(
+    source: str | os.PathLike[str], column: str | None = None, batch: str | None = None, lone: bool = False
+) -> Source:
     """
     Open a file of scores, to read it in blocks.
 
@@ -29,6 +31,8 @@ def open_scores(source: str | os.PathLike[str], column: str | None = None, batch
         or one that is called ``score`` or ``scores``.
     batch : str, optional
         Column that says which series a row belongs to.
+    lone : bool
+        Whether to refuse what seems to be several series while ``batch`` is not given.
 
     Returns
     -------
@@ -50,8 +54,8 @@ def open_scores(source: str | os.PathLike[str], column: str | None = None, batch
     if path.suffix == ".npy":
         return array_source(path, column, batch)
     if path.suffix in (".parquet", ".pq"):
-        return parquet_source(path, column, batch)
-    return text_source(Text(str(path), lambda: path.open("rb")), column, batch)
+        return parquet_source(path, column, batch, lone and batch is None)
+    return text_source(Text(str(path), lambda: path.open("rb")), column, batch, lone and batch is None)
 
 
 def read_scores(
@@ -60,6 +64,7 @@ def read_scores(
     batch: str | None = None,
     stdin: Any = None,
     check: Callable[[Source, Block], None] = lambda source, block: None,
+    lone: bool = False,
 ) -> Recorded:
     """
     Read scores into memory.
@@ -74,6 +79,8 @@ def read_scores(
         In the place of standard input.
     check : callable
         ``(source, block) -> None``: raises if a block holds what is not wanted.
+    lone : bool
+        As for :func:`open_scores`.
 
     Returns
     -------
@@ -94,12 +101,14 @@ def read_scores(
     ...     read_scores(f"{folder}/a.npy").scores
     [array([0.25, 0.5 ])]
     """
-    opened = read_once(source, column, batch, stdin) if is_stream(source) else open_scores(source, column, batch)
+    opened = (
+        read_once(source, column, batch, stdin, lone) if is_stream(source) else open_scores(source, column, batch, lone)
+    )
 
     def checked() -> Iterator[Block]:
         for block in opened:
             check(opened, block)
-            yield block
+            yield block._replace(others=None)
 
     return gather(opened.name, checked())
 
@@ -122,7 +131,9 @@ def is_stream(source: str | os.PathLike[str]) -> bool:
     return str(source) == "-" or (path.exists() and not path.is_file() and not path.is_dir())
 
 
-def read_once(source: str | os.PathLike[str], column: str | None, batch: str | None, stdin: Any = None) -> Source:
+def read_once(
+    source: str | os.PathLike[str], column: str | None, batch: str | None, stdin: Any = None, lone: bool = False
+) -> Source:
     """
     Take in CSV that can be read only once.
 
@@ -130,6 +141,8 @@ def read_once(source: str | os.PathLike[str], column: str | None, batch: str | N
     ----------
     source, column, batch, stdin
         As for :func:`read_scores`.
+    lone : bool
+        As for :func:`open_scores`.
 
     Returns
     -------
@@ -139,4 +152,4 @@ def read_once(source: str | os.PathLike[str], column: str | None, batch: str | N
     given = str(source) == "-"
     content = (stdin or sys.stdin.buffer).read() if given else Path(source).read_bytes()
     name = "standard input" if given else str(source)
-    return text_source(Text(name, lambda: io.BytesIO(content)), column, batch)
+    return text_source(Text(name, lambda: io.BytesIO(content)), column, batch, lone and batch is None)

@@ -1,7 +1,7 @@
 """Where scores come from, a block at a time: memory is that of a block, however long the file is."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,8 @@ class Block(NamedTuple):
         Series of this block, in order of appearance.
     after : int
         Where to read on; see :attr:`Source.blocks`.
+    others : dict of str to pyarrow.Array, or None
+        The columns beside the scores, if they were asked for.
     """
 
     row: int
@@ -29,6 +31,7 @@ class Block(NamedTuple):
     codes: np.ndarray | None  # (n,)
     names: list[str]
     after: int
+    others: dict[str, Any] | None = None
 
 
 class Source(NamedTuple):

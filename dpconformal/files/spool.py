@@ -81,8 +81,9 @@ def _copy(source: Source, folder: Path, check: Callable[[Source, Block], None]) 
                 counts = np.bincount(numbers, minlength=len(names.all)) + np.pad(
                     counts, (0, len(names.all) - counts.size)
                 )
-            # With several series the reading begins anew: their numbering is in memory only.
-            elif time.monotonic() - noted > _EVERY:
+            # With several series the reading begins anew: their numbering is in memory only. So is what was seen of
+            # other columns.
+            elif not block.others and time.monotonic() - noted > _EVERY:
                 bring_to_disk(rows)
                 note(journal, "reading", {"where": block.after, "rows": row}, {})
                 noted = time.monotonic()

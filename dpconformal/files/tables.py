@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.files.columns import arrow, check_finite, choose_columns, row_place
+from dpconformal.files.several import one_series
 from dpconformal.files.source import Block, Source
 from dpconformal.files.text import Text
 
@@ -14,7 +15,7 @@ BYTES = 2**24
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
 
 
-def text_source(text: Text, column: str | None, batch: str | None) -> Source:
+def text_source(text: Text, column: str | None, batch: str | None, lone: bool = False) -> Source:
     """
     Understand CSV: its columns, and where its data begin.
 
@@ -24,6 +25,8 @@ def text_source(text: Text, column: str | None, batch: str | None) -> Source:
         The file.
     column, batch : str, optional
         Of the scores and of the series.
+    lone : bool
+        Whether to refuse what seems to be several series: see :func:`dpconformal.files.several.one_series`.
 
     Returns
     -------
@@ -38,18 +41,20 @@ def text_source(text: Text, column: str | None, batch: str | None) -> Source:
     pa = arrow()
     names = text.names()
     score, series = choose_columns(text.source, names, column, batch)
+    beside = [name for name in names if name not in (score, series)] if lone else []
 
     def blocks(where: int, row: int) -> Iterator[Block]:
         first = row
         for data, after in pieces(text, where):
-            block = _parsed(pa, text, data, names, score, series, row, after)
+            block = _parsed(pa, text, data, names, score, series, beside, row, after)
             row += block.scores.size
             if block.scores.size:
                 yield block
         if row == first == 0:
             raise ValueError(f"{text.source} has a header and no rows: a file of scores has a row for each round")
 
-    return Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
+    source = Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
+    return one_series(source) if lone else source
 
 
 def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
@@ -130,21 +135,30 @@ def _last_record(data: bytes, separator: str) -> int:
 
 
 def _parsed(
-    pa: Any, text: Text, data: bytes, names: list[str], score: str, series: str | None, row: int, after: int
+    pa: Any,
+    text: Text,
+    data: bytes,
+    names: list[str],
+    score: str,
+    series: str | None,
+    beside: list[str],
+    row: int,
+    after: int,
 ) -> Block:
     gap = data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data
     if gap and len(names) == 1:
         text.explain(score, series)  # in a file of one column an empty line is a score that is missing
     if data.startswith(_MARK):
         data = b"\n" + data  # Arrow would skip it at the start of a piece, and not within one
+    texts = [*([] if series is None else [series]), *beside]
     try:
         table = pa.csv.read_csv(
             pa.py_buffer(data),
             pa.csv.ReadOptions(column_names=names, block_size=max(len(data), 1)),
             pa.csv.ParseOptions(delimiter=text.separator, newlines_in_values=True),
             pa.csv.ConvertOptions(
-                column_types={score: pa.float64()} | ({series: pa.string()} if series else {}),
-                include_columns=[score] if series is None else [score, series],
+                column_types={score: pa.float64()} | dict.fromkeys(texts, pa.string()),
+                include_columns=[score, *texts],
                 null_values=[],
             ),
         )
@@ -155,10 +169,11 @@ def _parsed(
     if not np.isfinite(values).all():
         text.explain(score, series)
         check_finite(text.source, f"column {score!r}", values, row_place, row)
+    others = {name: table[name].combine_chunks() for name in beside} or None
     if series is None:
-        return Block(row, values, None, [], after)
+        return Block(row, values, None, [], after, others)
     column = table[series].combine_chunks().dictionary_encode()
     keys = column.dictionary.to_pylist()
     if not all(key.strip() for key in keys):
         text.explain(score, series)
-    return Block(row, values, column.indices.to_numpy(), keys, after)
+    return Block(row, values, column.indices.to_numpy(), keys, after, others)

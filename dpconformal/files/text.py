@@ -8,6 +8,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# What stands for a number that is missing; none of these is a name of a column by itself.
+_MISSING = frozenset(["na", "nan", "n/a", "#n/a", "#na", "nil", "null", "none", "missing"])
+
 
 class Text:
     """
@@ -54,8 +57,11 @@ class Text:
 
     @functools.cached_property
     def has_header(self) -> bool:
-        """Whether the first line names the columns: it does unless it is all numbers."""
-        return not all(_number(field) is not None for field in self._fields)
+        """Whether the first line names the columns: one is a word then, and none is a number with a fraction."""
+        numbers = [_number(field) for field in self._fields]
+        fraction = any(number is not None and not number.is_integer() for number in numbers)
+        words = [field for field, number in zip(self._fields, numbers, strict=True) if number is None]
+        return not fraction and any(map(_is_word, words))
 
     @functools.cached_property
     def _fields(self) -> list[str]:
@@ -131,6 +137,8 @@ class Text:
                 value = _number(row[k]) if row else None
                 if value is None:
                     what = f"{row[k].strip()!r} is not a number" if row and row[k].strip() else "nothing there"
+                    if line == self.blank + 1:  # which might have been meant as a header
+                        what += ", and no name of a column, which begins with a letter"
                     raise ValueError(
                         f"{where}, column {column!r}: {what}; mend it, or choose another column with --column"
                     )
@@ -156,6 +164,12 @@ class Text:
                 except UnicodeDecodeError:
                     return number
         return 0
+
+
+def _is_word(field: str) -> bool:
+    """Whether a field can name a column: it begins with a letter, and does not say that something is missing."""
+    name = field.strip()
+    return bool(name) and (name[0].isalpha() or name[0] == "_") and name.lower() not in _MISSING
 
 
 def _number(text: str) -> float | None:

@@ -12,7 +12,7 @@ from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_edges, bin_ind
 from dpconformal.checks import Numbers, Scalar, is_traced
 from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
-from dpconformal.replay import replay
+from dpconformal.replay import replay_batch
 from dpconformal.starting import spread
 from dpconformal.totals import joined, totals_of
 from dpconformal.ways import ROOM
@@ -94,16 +94,19 @@ class Head:
         -------
         tuple or None
             Thresholds or totals and the final state. None where the generic scan must do: for sequences of a batch
-            that have, or may have, seen unequal numbers of scores before some round, and for totals inside ``jit``.
+            that have, or may have, seen unequal numbers of scores before some round, for totals inside ``jit``, and
+            where there is no score at all.
         """
         check_not_batched(self)
         batch, rounds, traced = scores.shape[:-1], scores.shape[-1], is_traced(self, scores, levels)
+        if not scores.size:
+            return None
         known = None if fresh or is_traced(begin.seen) else np.unique(np.asarray(begin.seen))
         unequal = known is not None and (known.size != 1 or known[0] < 0)
         unknown = (batch and not fresh and known is None) or is_traced(observed)
         if observed is not None and not unknown:
             unequal |= bool(np.any(observed != observed.reshape(-1, rounds)[:1].reshape(rounds)))
-        if not scores.size or unequal or unknown or (keep == "summary" and (traced or is_traced(begin.seen))):
+        if unequal or unknown or (keep == "summary" and (traced or is_traced(begin.seen))):
             return None
         nothing = np.zeros((), begin.seen.dtype)
         first = nothing if fresh else begin.seen if known is None else known[0]
@@ -118,7 +121,7 @@ class Head:
             counts = first + new[here].astype(begin.seen.dtype)
             own = wanted[here] if wanted.ndim == 2 else wanted
             mask = None if told is None else ~told[here]
-            run: Any = replay(self.learner, scores[..., here], self.asked_by_round(counts, own), state, mask=mask)
+            run: Any = replay_batch(self.learner, scores[..., here], self.asked_by_round(counts, own), state, mask=mask)
             state, thresholds = run.state, lifted(self.support, run.thresholds, centred_bins(self.learner, run.state))
             parts.append(
                 thresholds

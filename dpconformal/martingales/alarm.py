@@ -17,6 +17,7 @@ from dpconformal.martingales.capital import Capital, Martingale, check_capital
 from dpconformal.martingales.jumpers import Composite
 from dpconformal.martingales.running import scanned
 from dpconformal.pytree import register
+from dpconformal.time_axis import check_not_column, check_time_index
 
 
 class Watch(NamedTuple):
@@ -169,11 +170,13 @@ def watch(alarm: ChangeAlarm, scores: Numbers, state: State | None = None) -> Wa
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     batch, rounds = values.shape[:-1], values.shape[-1]
     if state is None:
+        check_not_column("scores", values.shape, "watch")
         fresh = alarm.init(values.dtype)
         state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
     else:
         _check_watch(alarm, state, batch)
         values = values.astype(np.dtype(state.ranks.coin.dtype))
+    check_time_index("scores", scores)
     state = state._replace(ranks=room_to_count(state.ranks, rounds))
     (statistic, rung), end = scanned(_round, alarm, state, values)
     return Watched(statistic, rung, end)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from dpconformal.checks import Numbers
 from dpconformal.inputs import as_levels
 from dpconformal.martingales.capital import Capital, Martingale, check_capital
+from dpconformal.time_axis import check_not_column, check_time_index
 
 
 class Path(NamedTuple):
@@ -67,12 +68,14 @@ def run(martingale: Martingale, p: Numbers, state: Capital | None = None) -> Pat
         raise ValueError("p has shape (): pass a sequence, shape (T,) or (..., T)")
     batch = numbers.shape[:-1]
     if state is None:
+        check_not_column("p", numbers.shape, "run")
         fresh = martingale.init(dtype=numbers.dtype)
         state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
     else:
         check_capital(martingale, state, batch)
         dtype = np.result_type(numbers.dtype, state.shares.dtype)
         numbers, state = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(dtype), (numbers, state))
+    check_time_index("p", p)
     return Path(*scanned(_bet, martingale, state, numbers))
 
 

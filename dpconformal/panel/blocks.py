@@ -10,7 +10,7 @@ import numpy as np
 from dpconformal.offline.workers import on_one_core
 from dpconformal.panel.checking import check_block
 from dpconformal.panel.judging import METRICS, least_loss, means_of_totals, totals_of
-from dpconformal.replay import replay
+from dpconformal.replay import replay_batch
 
 
 class Job(NamedTuple):
@@ -20,7 +20,7 @@ class Job(NamedTuple):
     shape: tuple[int, ...]  # of the sweep
     levels: np.ndarray  # (A,)
     keep: str
-    delay: int
+    delay: int | None  # of all series; None: each block brings its own
     size: int  # series of a block; smaller ones are filled up, so that one program serves them all
     wide: bool  # whether JAX has 64 bits where the work was asked for
     masked: bool
@@ -69,7 +69,8 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     scores : ndarray, shape (..., T)
         Scores.
     *rest : ndarray
-        The mask, if there is one; times of each score, unless the job has them; labels of each leading axis.
+        The mask, if there is one; times of each score, unless the job has them; the delay of each series, unless the
+        job has it; labels of each leading axis.
 
     Returns
     -------
@@ -83,7 +84,8 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     """
     brought = list(rest)
     mask = brought.pop(0) if job.masked else None
-    times, labels = brought.pop(0) if job.times is None else job.times, brought
+    times = brought.pop(0) if job.times is None else job.times
+    own, labels = brought.pop(0) if job.delay is None else None, brought
     batch, rounds = scores.shape[:-1], scores.shape[-1]
     check_block(job.learners, scores, mask, job.names, labels, times)
     # What was lost by rounding is lost for thresholds and scores alike, or a score at its threshold would be missed.
@@ -91,13 +93,15 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     missing = None if mask is None else mask.reshape(rows.shape)
     used = slice(len(rows))
     filled, told = (_filled(part, job.size) for part in (rows, missing))
+    late: Any = _filled(None if own is None else own.reshape(len(rows), 1), job.size)
+    delay = job.delay if late is None else late[:, 0]
     observed = None if missing is None else ~missing
     counts = np.full(len(rows), rounds) if observed is None else observed.sum(axis=-1)
     kept: list[list[np.ndarray]] = []
     with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
         least = least_loss(rows if missing is None else np.where(missing, 0, rows), observed, job.levels)
         for learner in job.learners:
-            run: Any = replay(learner, filled, job.levels, keep=job.keep, mask=told, delay=job.delay)
+            run: Any = replay_batch(learner, filled, job.levels, keep=job.keep, mask=told, delay=delay)
             if job.keep == "all":
                 thresholds = [np.asarray(run.thresholds)[used]]
                 covered, loss, threshold = totals_of(thresholds[0], rows, observed, job.levels)

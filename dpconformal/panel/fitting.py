@@ -13,6 +13,7 @@ from dpconformal.learner import State, fresh_state, support_of
 from dpconformal.offline.driver import Method
 from dpconformal.panel.checking import check_block
 from dpconformal.replay import replay
+from dpconformal.time_axis import check_time_index
 
 FAN_IN = 8  # states that a task merges
 
@@ -60,6 +61,7 @@ def fit_belief(scores: Any, learner: Any = Quantized(1024)) -> State:
     >>> int(state.seen), bool(learner.quantile(state, 0.9) > 0.9)
     (1001, True)
     """
+    check_time_index("scores", scores)
     scores = getattr(scores, "variable", scores)
     scores = getattr(scores, "data", scores) if hasattr(scores, "dims") else scores
     if not hasattr(scores, "dask"):

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from dpconformal.checks import Numbers, as_numbers, whole
+from dpconformal.delays import checked_delay
 from dpconformal.inputs import as_levels, float_dtype
 from dpconformal.learner import Learner
 from dpconformal.metrics.summary import as_written
@@ -27,7 +28,7 @@ def replay_panel(
     dim: str = "time",
     mask: "xr.DataArray | None" = None,
     keep: str = "all",
-    delay: int = 0,
+    delay: "int | xr.DataArray" = 0,
     **hyperparameters: "xr.DataArray",
 ) -> "xr.Dataset":
     """
@@ -48,8 +49,9 @@ def replay_panel(
         True where a score is missing, and after the end of a shorter series. See :func:`dpconformal.replay`.
     keep : {"all", "summary"}
         Thresholds and metrics, or metrics only.
-    delay : int
-        How many rounds late each score becomes known, as in :func:`dpconformal.replay`; the same for every series.
+    delay : int, or xarray.DataArray of int
+        How many rounds late each score becomes known, as in :func:`dpconformal.replay`: the same for every series, or
+        with some of their dimensions, such as ``delay=scores.horizon - 1``.
     **hyperparameters : xarray.DataArray
         Values of the learner's fields to try, such as ``discount=xr.DataArray([0.9, 0.99], dims="discount")``. Their
         dimensions come out as dimensions of the result.
@@ -89,12 +91,13 @@ def replay_panel(
     chunked = scores.chunks is not None
     size = int(np.prod([max(scores.chunksizes[name]) if chunked else scores.sizes[name] for name in batch]))
     times = _alike(_own_times(scores, dim), scores)
+    late = _delays(delay, scores, batch)
     job = Job(
         learners=learners,
         shape=tuple(points.sizes.values()),
         levels=asked,
         keep=keep,
-        delay=whole("delay", delay, 0),
+        delay=None if late is not None else whole("delay", delay, 0),
         size=size,
         wide=wide,
         masked=mask is not None,
@@ -105,6 +108,7 @@ def replay_panel(
     )
     labels = [_labels(scores, name) for name in batch]
     along = [scores, *(part for part in (mask, times) if part is not None)]
+    labels = labels if late is None else [late, *labels]
     sweep = [str(name) for name in points.dims]
     outputs = [[*sweep, dim, "level"]] * (keep == "all") + [[*sweep, "level"]] * len(METRICS) + [[]]
     kinds = [dtype] * (keep == "all") + [np.dtype(float)] * len(METRICS) + [np.dtype(np.int64)]
@@ -122,6 +126,24 @@ def replay_panel(
     variables = dict(zip(["thresholds"] * (keep == "all") + [*METRICS, "rounds"], results, strict=True))
     found = xr.Dataset(variables, attrs={"learner": repr(learner)})
     return found.assign_coords({"level": as_written(asked), **points.coords})
+
+
+def _delays(delay: Any, scores: Any, batch: list[str]) -> Any:
+    """Return the delay of each series, laid out and chunked like them; None for a number, which serves them all."""
+    import xarray as xr
+
+    if not isinstance(delay, xr.DataArray):
+        return None
+    unknown = next((name for name in delay.dims if name not in batch), None)
+    if unknown is not None:
+        raise ValueError(f"delay has a dimension {unknown!r}: the series have {', '.join(map(repr, batch)) or 'none'}")
+    for name in delay.dims:
+        if not np.array_equal(delay[name].values, scores[name].values):
+            raise ValueError(f"delay and scores have different labels along {name!r}: reindex one like the other")
+    numbers = xr.DataArray(np.asarray(checked_delay(delay.values)), dims=delay.dims)
+    sizes = {name: scores.sizes[name] for name in batch}
+    wide = numbers.expand_dims({name: size for name, size in sizes.items() if name not in delay.dims}).transpose(*batch)
+    return (wide if scores.chunks is None else wide.chunk({name: scores.chunksizes[name] for name in batch})).variable
 
 
 def _own_times(scores: Any, dim: str) -> Any:

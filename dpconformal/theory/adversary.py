@@ -8,7 +8,7 @@ import numpy as np
 from dpconformal.checks import Scalar, number, scalar, whole
 from dpconformal.learner import Learner, fresh_state, support_of
 from dpconformal.metrics import discounted_regret, regret
-from dpconformal.replay import replay
+from dpconformal.replay import replay_batch
 
 
 class Hardest(NamedTuple):
@@ -80,7 +80,7 @@ def hardest_sequence(
         raise ValueError(f"learner has support [{low:g}, {high:g}]: an adversary needs a bounded one")
 
     def regrets(scores: np.ndarray) -> Any:
-        run: Any = replay(learner, np.clip(scores, low, high), [level])  # what rounding put outside
+        run: Any = replay_batch(learner, np.clip(scores, low, high), [level])  # what rounding put outside
         return (regret(run) if discount is None else discounted_regret(run, discount))[:, 0]
 
     rng = np.random.default_rng(seed)

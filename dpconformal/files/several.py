@@ -1,0 +1,264 @@
+"""Whether a file that is read as one series seems to hold several: what its other columns say, block by block."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dpconformal.files.columns import arrow
+from dpconformal.files.source import Block, Source
+
+MOST = 2**14  # values of a column that are kept; a column with more of them is no key, or shows it by then
+_TIME_NAMES = {"time", "t", "timestamp", "datetime", "date", "ds", "round", "step"}  # also where they hold numbers
+# These repeat in a single series.
+_CALENDAR = re.compile(
+    "(is)?(day|dayof(week|month|year)|dow|dom|doy|weekday|week|weekofyear|month|quarter|season|year|hour|hourofday|"
+    "minute|second|holiday|weekend|epoch)"
+)
+_CALENDAR_WORD = re.compile(
+    "(mon|tues?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?|jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|"
+    "aug(ust)?|sep(tember)?|oct(ober)?|nov(ember)?|dec(ember)?|spring|summer|autumn|fall|winter|q[1-4]|am|pm"
+)
+
+
+class OtherColumns:
+    """
+    The columns beside the scores, watched while a file is read.
+
+    A time that goes forward from row to row proves that there is one series. A time that goes back speaks for several;
+    so does a key: a column whose values differ among rows of the same time, or, in a file without times, come in
+    blocks, or take turns. Memory does not grow with the file.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> watched = OtherColumns()
+    >>> watched.see(Block(0, np.zeros(4), None, [], 0, {"store": pa.array(["a", "a", "b", "b"])}))
+    >>> watched.keys()
+    {'store': 'come in 2 blocks'}
+    """
+
+    def __init__(self) -> None:
+        self.times: dict[str, _Times] = {}
+        self.values: dict[str, _Values] = {}
+        self.rows = 0
+
+    def see(self, block: Block) -> None:
+        """Take in the other columns of a block."""
+        others = block.others or {}
+        for name, column in others.items():
+            if self.rows == 0:
+                self.times[name], self.values[name] = _Times(name), _Values(name)
+            self.times[name].see(column, block.row)
+        times = next((times.now for times in self.times.values() if times.is_time), None)
+        for name, column in others.items():
+            if self.values[name].may_be_key and not self.times[name].is_time:
+                self.values[name].see(column, block.row, times)
+        self.rows += block.scores.size
+
+    def keys(self) -> dict[str, str]:
+        """Return the columns that seem to tell series apart, and how they show it."""
+        times = [times for times in self.times.values() if times.is_time]
+        in_order = bool(times) and all(time.back is None for time in times)
+        crowded = any(2 * self.rows >= 3 * time.count for time in times)  # what repeats now and then says little
+        found = {
+            name: values.as_key(self.rows, in_order)
+            for name, values in self.values.items()
+            if not self.times[name].is_time and (crowded or not in_order)
+        }
+        return {name: how for name, how in found.items() if how}
+
+    def check_one_series(self, source: Source) -> None:
+        """
+        Refuse a file that seems to hold several series.
+
+        Parameters
+        ----------
+        source : Source
+            The file.
+
+        Raises
+        ------
+        ValueError
+            Naming the column, and the place where a time goes back.
+        """
+        times = [times for times in self.times.values() if times.is_time]
+        if any(time.forward for time in times):
+            return
+        keys = self.keys()
+        key = next(iter(keys), "COLUMN")
+        for time in times:
+            if time.back is not None:
+                row, after, before = time.back
+                raise ValueError(
+                    f"{source.name}, {source.place(row)}, column {time.name!r}: {after} comes after {before}; if there "
+                    f"are several series, tell them apart with --batch {key}; if there is one, sort the rows, or pass "
+                    "--one-series"
+                )
+        if keys:
+            raise ValueError(
+                f"{source.name}, column {key!r}: its values {keys[key]}, as those of several series do; "
+                f"tell them apart with --batch {key}, or pass --one-series if it is one"
+            )
+
+
+def one_series(source: Source) -> Source:
+    """
+    Watch the other columns of a file while it is read.
+
+    Parameters
+    ----------
+    source : Source
+        The file, with its other columns.
+
+    Returns
+    -------
+    Source
+        The same; after its last block, what seems to be several series is refused.
+    """
+
+    def blocks(where: int, row: int) -> Iterator[Block]:
+        watched = OtherColumns()
+        for block in source.blocks(where, row):
+            watched.see(block)
+            yield block
+        watched.check_one_series(source)
+
+    return Source(source.name, source.column, source.place, source.start, blocks)
+
+
+class _Times:
+    """A column that may hold times: dates, or numbers under the name of a time."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.is_time, self.forward, self.count = name, True, True, 0
+        self.back: tuple[int, str, str] | None = None  # the first row whose time goes back; its time and that before
+        self.now = np.zeros(0)  # (n,) of the block at hand
+        self._last: tuple[float, str] | None = None
+
+    def see(self, column: Any, row: int) -> None:
+        numbers = _as_times(column, self.name) if self.is_time else None
+        if numbers is None:
+            self.is_time = False
+            return
+        last, shown = self._last or (-np.inf, "")
+        steps = np.diff(numbers, prepend=last)
+        self.count += int(np.count_nonzero(steps))
+        self.forward &= bool((steps > 0).all())
+        if self.back is None and (steps < 0).any():
+            at = int(np.argmax(steps < 0))
+            before = str(column[at - 1].as_py()) if at else shown
+            self.back = row + at, str(column[at].as_py()), before
+        self.now, self._last = numbers, (float(numbers[-1]), str(column[-1].as_py()))
+
+
+class _Values:
+    """A column whose values may tell series apart; numbered in order of appearance, which makes its patterns plain."""
+
+    def __init__(self, name: str) -> None:
+        self.may_be_key = not _CALENDAR.fullmatch("".join(filter(str.isalnum, name.lower())))
+        self.in_blocks = self.in_turn = self.apart = True
+        self.count = 0
+        self._numbers: dict[Any, int] = {}
+        self._period: int | None = None
+        self._last = 0
+        self._group: tuple[Any, set[int]] = (None, set())  # the last time, and what came at it
+
+    def see(self, column: Any, row: int, times: np.ndarray | None) -> None:
+        if not _is_key(column[0].as_py()):
+            self.may_be_key = False
+            return
+        coded = column if hasattr(column, "indices") else column.dictionary_encode()
+        if coded.null_count:
+            self.may_be_key = False
+            return
+        places = coded.indices.to_numpy(zero_copy_only=False)
+        used, first = np.unique(places, return_index=True)
+        own = coded.dictionary.take(arrow().array(used)).to_pylist()
+        if not all(map(_is_key, own)):
+            self.may_be_key = False
+            return
+        new = sum(value not in self._numbers for value in own)
+        self.count += new
+        if len(self._numbers) + new > MOST:  # too many to remember: blocks of two rows or more tell by themselves
+            runs = 1 + np.count_nonzero(np.diff(places))
+            self.in_turn = self.apart = False
+            self.may_be_key = self.in_blocks = self.in_blocks and runs == len(own) and places.size >= 2 * runs
+            return
+        for k in np.argsort(first):
+            self._numbers.setdefault(own[k], len(self._numbers))
+        codes = np.array([self._numbers[value] for value in own])[np.searchsorted(used, places)]
+        self._follow(codes, np.arange(row, row + codes.size))
+        self.apart = self.apart and (times is None or self._differ(times, codes))
+        self.may_be_key = self.in_blocks or self.in_turn or self.apart
+
+    def _follow(self, codes: np.ndarray, rows: np.ndarray) -> None:
+        """See whether values stay away once they have gone, and whether they go round."""
+        self.in_blocks &= bool((np.diff(codes, prepend=self._last) >= 0).all())
+        self._last = int(codes[-1])
+        if self._period is None and (returned := codes != rows).any():
+            self._period = int(rows[np.argmax(returned)])
+        self.in_turn &= bool((codes == (rows if self._period is None else rows % self._period)).all())
+
+    def _differ(self, times: np.ndarray, codes: np.ndarray) -> bool:
+        """Whether rows of the same time, which follow each other, have different values."""
+        groups = np.cumsum(np.diff(times, prepend=times[0]) != 0)
+        if np.unique(groups * (MOST + 1) + codes).size < codes.size:
+            return False
+        time, before = self._group
+        first, last = (set(codes[groups == group].tolist()) for group in (groups[0], groups[-1]))
+        if time == times[0] and before & first:
+            return False
+        self._group = times[-1], last | before if time == times[-1] else last
+        return True
+
+    def as_key(self, rows: int, in_order: bool) -> str:
+        """Say how the column shows that it is a key; empty if it does not."""
+        if not self.may_be_key or self.count < 2 or rows < 2 * self.count:
+            return ""
+        if in_order:
+            return "differ among rows of the same time" if self.apart else ""
+        return f"come in {self.count:,} blocks" if self.in_blocks else "take turns" if self.in_turn else ""
+
+
+def _is_key(value: Any) -> bool:
+    """Whether a value may name a series: text, or a whole number, and no word of the calendar."""
+    if isinstance(value, str):
+        word = value.strip().lower()
+        try:
+            return float(word).is_integer()
+        except ValueError:
+            return not _CALENDAR_WORD.fullmatch(word)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _as_times(column: Any, name: str) -> np.ndarray | None:
+    """Read a column as times, numbers that compare as they do; None if it holds something else."""
+    pa = arrow()
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    try:
+        plain = column.cast(kind)
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            plain = _parsed(pa, plain, name)
+        elif pa.types.is_temporal(kind) and not pa.types.is_time(kind):
+            plain = plain.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+        elif name.strip().lower() not in _TIME_NAMES or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            return None
+        if plain is None or plain.null_count:
+            return None
+        numbers = np.asarray(plain.to_numpy(zero_copy_only=False), float)
+    except (pa.ArrowException, ValueError):
+        return None
+    return numbers if np.isfinite(numbers).all() else None
+
+
+def _parsed(pa: Any, column: Any, name: str) -> Any:
+    """Read text as dates, or as numbers where the name of the column is that of a time."""
+    try:
+        return column.cast(pa.timestamp("us")).cast(pa.int64())
+    except pa.ArrowException:
+        try:
+            return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        except pa.ArrowException:
+            return column.cast(pa.float64()) if name.strip().lower() in _TIME_NAMES else None
