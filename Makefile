@@ -8,7 +8,7 @@ export JAX_PLATFORMS ?= cpu
 .PHONY: help demo test coverage test-core test-thorough bench bench-panels benchmark-methods benchmark-auto reliability lint docs pictures notebooks clean
 
 help:
-	@echo "make demo           confidence sets for the S&P 500, all methods side by side"
+	@echo "make demo           confidence sets for the S&P 500, learners side by side, a report"
 	@echo "make test           the test suite: every test, with each of its parameters"
 	@echo "make coverage       the same, with the lines that no test runs"
 	@echo "make test-core      the numerical core only, quickly"

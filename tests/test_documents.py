@@ -89,6 +89,31 @@ def test_every_page_is_in_the_table_of_contents_and_links_lead_somewhere():
             assert (path.parent / image).exists(), f"{path.name}: {image}"
 
 
+def headings(path):
+    """Anchors of a page, as Sphinx and forges make them of its headings: words, hyphens in the place of blanks."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    lines = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+def test_links_to_headings_lead_to_one():
+    """Finds links whose page exists and whose anchor does not: they lead to the top of the page."""
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for page, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", path.read_text()):
+            assert anchor in headings(path.parent / page if page else path), f"{path.name}: {page}#{anchor}"
+
+
+def test_pages_name_commands_that_there_are():
+    """Finds targets of make that are gone or left out, and installations of what was never released."""
+    targets = set(re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split())
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = path.read_text()
+        assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets, path.name
+        assert "pip install 'dpconformal" not in text, f"{path.name}: say how from a clone"
+    listed = re.findall(r"^make ([a-z-]+)", (ROOT / "docs" / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert set(listed) == targets - {"help", "demo", "clean"}
+
+
 def test_monotone_on_a_card_means_a_belief():
     for learner in [*ALL.values(), dpc.auto(bins=8, longest=8), dpc.Hierarchical(2)]:
         card = dpc.learners()[type(learner).__name__]

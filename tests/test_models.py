@@ -62,7 +62,7 @@ def test_sticks_agree_with_the_closed_form(sticks):
     mean = belief(POINTS, SCORES[:60], 5.0)
     for i, x in enumerate(POINTS):
         error = float(arviz_stats.mcse(draws[..., i]))
-        assert abs(draws[..., i].mean() - mean[i]) < 3 * error, x
+        assert abs(draws[..., i].mean() - mean[i]) < 4 * error, x
         assert arviz_stats.rhat(draws[..., i]) < 1.01, x
         # Not only the mean: F(x) is Beta, thinned to nearly independent draws.
         thin = draws[:, ::5, i].ravel()
@@ -171,14 +171,14 @@ def test_quadrature_against_adaptive_quadrature():
 def test_nuts_agrees_with_quadrature(concentration):
     draws = np.asarray(concentration.samples["concentration"])
     exact = concentration_posterior(SCORES, Uniform(), BINS)
-    assert abs(draws.mean() - exact.mean) < 3 * float(arviz_stats.mcse(draws))
+    assert abs(draws.mean() - exact.mean) < 4 * float(arviz_stats.mcse(draws))
     assert arviz_stats.rhat(draws) < 1.01
     assert abs(draws.mean() - concentration_posterior(SCORES, Beta(2.0, 5.0), BINS).mean) > 1
     edges = np.array([0.25, 0.5])  # there the belief of the bins is that of the scores
     share = exact.prior_weight
     mean = share * edges + (1 - share) * np.searchsorted(np.sort(SCORES), edges, side="right") / 200
     error = [float(arviz_stats.mcse(values)) for values in np.moveaxis(np.asarray(concentration.cdf(edges)), -1, 0)]
-    assert (np.abs(np.asarray(concentration.predictive_cdf(edges)) - mean) < 3 * np.array(error)).all()
+    assert (np.abs(np.asarray(concentration.predictive_cdf(edges)) - mean) < 4 * np.array(error)).all()
     # Within a bin the model knows no more than the prior: a threshold is off by less than a bin.
     assert (np.abs(np.asarray(concentration.threshold(LEVELS)) - exact.threshold(LEVELS)) < 1 / BINS).all()
 

@@ -14,5 +14,5 @@ def demo(
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results/demo"),
 ) -> None:
-    """Show confidence sets for tomorrow's return of the S&P 500, and how fifteen learners compare."""
+    """Show confidence sets for tomorrow's return of the S&P 500, and how learners compare on it."""
     run_demo(out, cache)

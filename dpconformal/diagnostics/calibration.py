@@ -55,10 +55,10 @@ def credible_pits(
     >>> import dpconformal as dpc
     >>> truth, prior = dpc.priors.Beta(2, 5), dpc.priors.Uniform()
     >>> for schedule in (dpc.schedules.Dirichlet(5.0), dpc.schedules.InverseSqrt()):
-    ...     pits = credible_pits(truth, prior, schedule, count=5000, datasets=20_000)
-    ...     print(interval_coverage(pits, 0.9).round(2))
-    0.9
-    0.64
+    ...     held = interval_coverage(credible_pits(truth, prior, schedule, count=5000, datasets=20_000), 0.9)
+    ...     print(bool(0.88 < held < 0.92), bool(held < 0.7))
+    True False
+    False True
     """
     count, datasets = whole("count", count, 0), whole("datasets", datasets, 1)
     level = float(number("level", level, 0.0, 1.0, open_low=True, open_high=True))

@@ -75,7 +75,7 @@ def dirichlet(key: Array, alpha: Float[Array, " K"], draws: int) -> Float[Array,
 
     Examples
     --------
-    >>> dirichlet(jax.random.key(0), jnp.ones(4), 2).sum(axis=1)
+    >>> dirichlet(jax.random.key(0), jnp.ones(4), 2).sum(axis=1).round(3)
     Array([1., 1.], dtype=float...)
     """
     return jax.nn.softmax(log_gamma(key, alpha, (draws, *alpha.shape)), axis=-1)

@@ -361,7 +361,7 @@ class Posterior:
         >>> import jax, dpconformal as dpc
         >>> posterior = Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(60))
         >>> sampled = posterior.sample(jax.random.key(0), 4000).quantile(0.9)
-        >>> bool(abs(np.mean(np.asarray(sampled) <= 0.5) - posterior.quantile_cdf(0.9, 0.5)) < 0.02)
+        >>> bool(abs(np.mean(np.asarray(sampled) <= 0.5) - posterior.quantile_cdf(0.9, 0.5)) < 0.05)
         True
         """
         from dpconformal.dirichlet.samplers import SAMPLERS
