@@ -7,10 +7,10 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import reference
 from scipy import stats
 
 import dpconformal as dpc
-import reference
 from dpconformal import diagnostics
 from dpconformal.diagnostics import compare, credible_pits, interval_coverage, sbc, summary, to_datatree, uniformity
 from dpconformal.diagnostics.jackknife import jackknife_variance, leave_out_blocks
@@ -234,7 +234,7 @@ def test_blocks_are_left_out_one_by_one(count):
 
 
 def test_the_jackknife_of_a_mean_is_its_variance_and_orders_add_no_noise():
-    """Against the formula written out; noise of few orders, which is as large as the record's part here, is taken off."""
+    """Against the formula written out; the noise of few orders, as large as the record's part here, is taken off."""
     rng = np.random.default_rng(0)
     numbers = rng.random((4000, 41))
     left = numbers[:, leave_out_blocks(41)].mean(axis=-1)[..., None]
