@@ -13,7 +13,7 @@ from scipy import stats
 import dpconformal as dpc
 from dpconformal import diagnostics
 from dpconformal.diagnostics import compare, credible_pits, interval_coverage, sbc, summary, to_datatree, uniformity
-from dpconformal.diagnostics.jackknife import jackknife_variance, leave_out_blocks
+from dpconformal.diagnostics.jackknife import jackknife_error, leave_out_blocks
 from dpconformal.dirichlet import Posterior
 
 mpl.use("Agg")
@@ -233,16 +233,14 @@ def test_blocks_are_left_out_one_by_one(count):
     np.testing.assert_array_equal(out.ravel(), np.arange(len(rows) * length))
 
 
-def test_the_jackknife_of_a_mean_is_its_variance_and_orders_add_no_noise():
-    """Against the formula written out; the noise of few orders, as large as the record's part here, is taken off."""
-    rng = np.random.default_rng(0)
-    numbers = rng.random((4000, 41))
-    left = numbers[:, leave_out_blocks(41)].mean(axis=-1)[..., None]
-    expected = [reference.jackknife_variance(x, 2) for x in numbers[:3]]
-    np.testing.assert_allclose(jackknife_variance(left[:3], 41, 39), expected)
-    assert jackknife_variance(left, 41, 39).mean() == pytest.approx(1 / 12 / 41, rel=0.03)
-    noise = left.std(axis=1, keepdims=True) * np.sqrt(5) * rng.standard_normal((4000, 20, 5))
-    assert jackknife_variance(left + noise, 41, 39).mean() == pytest.approx(1 / 12 / 41, rel=0.05)
+def test_the_jackknife_of_a_mean_is_its_error_and_two_hold_the_truth_as_often_as_two_of_a_normal():
+    numbers = np.random.default_rng(0).random((4000, 41))
+    found = jackknife_error(numbers[:, leave_out_blocks(41)].mean(axis=-1), 41, 39)
+    factor = stats.t.ppf(stats.norm.cdf(2), 19) / 2
+    np.testing.assert_allclose(found[:3], [factor * np.sqrt(reference.jackknife_variance(x, 2)) for x in numbers[:3]])
+    assert np.mean(found**2) == pytest.approx(factor**2 / 12 / 41, rel=0.03)
+    inside = np.mean(np.abs(numbers.mean(axis=1) - 0.5) <= 2 * found)
+    assert inside == pytest.approx(0.9545, abs=4 * np.sqrt(0.045 / 4000))
 
 
 def test_bad_comparisons():

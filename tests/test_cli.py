@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
+from scipy import stats
 
 import dpconformal as dpc
 from dpconformal import cli, demo
@@ -183,7 +184,8 @@ def test_compare_prints_a_table_and_draws_a_picture(run, tmp_path):
     assert frame.loc[[0, 2, 3], "coverage 0.9 se"].between(0.5 * chance, 2 * chance).all()
     left = [np.delete(SCORES, np.arange(15 * g, 15 * g + 15)) for g in range(20)]
     kept = [float(dpc.metrics.quantile_loss(dpc.replay(dpc.ERM(), x, [0.5, 0.9])).mean()) for x in left]
-    np.testing.assert_allclose(frame.loc[2, "loss se"], np.sqrt(19 / 20 * np.sum((kept - np.mean(kept)) ** 2)))
+    jackknife = np.sqrt(19 / 20 * np.sum((kept - np.mean(kept)) ** 2)) * stats.t.ppf(stats.norm.cdf(2), 19) / 2
+    np.testing.assert_allclose(frame.loc[2, "loss se"], jackknife)
     assert np.isnan(frame.loc[3, "mean_threshold 0.9 se"])  # split conformal: infinite at first
     assert out.count("±") == 6
     assert max(map(len, out.splitlines())) <= 80

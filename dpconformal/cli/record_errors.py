@@ -7,7 +7,7 @@ import numpy as np
 import dpconformal as dpc
 from dpconformal.cli.passes import NUMBERS
 from dpconformal.cli.tallies import tally
-from dpconformal.diagnostics.jackknife import jackknife_variance, leave_out_blocks
+from dpconformal.diagnostics.jackknife import jackknife_error, leave_out_blocks
 from dpconformal.files import Recorded
 
 MEASURES = ("coverage", "loss", "mean_threshold")
@@ -58,9 +58,6 @@ def _variance(values: np.ndarray, recorded: Recorded, levels: int) -> np.ndarray
         if len(series) < 2:
             return np.full(levels + 1, np.nan)
         blocks, kept = leave_out_blocks(len(series)).shape
-        own = values[at : at + blocks].T
-        total, at = (
-            total + jackknife_variance(np.where(np.isfinite(own), own, np.nan)[..., None], len(series), kept),
-            at + blocks,
-        )
+        total = total + jackknife_error(values[at : at + blocks].T, len(series), kept) ** 2
+        at += blocks
     return total

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpconformal.checks import Numbers, as_numbers, whole
-from dpconformal.diagnostics.jackknife import jackknife_variance, leave_out_blocks
+from dpconformal.diagnostics.jackknife import jackknife_error, leave_out_blocks
 from dpconformal.inputs import as_levels
 from dpconformal.pinball import pinball
 from dpconformal.replay import replay
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MEASURES = ("coverage", "width", "loss", "crps")
 _GRID = (np.arange(32) + 0.5) / 32  # midpoints, for the integral over all levels that the CRPS is
 _BLOCK = 50  # data sets at a time
-_ORDERS = 50  # of a record without a block: data sets beyond them take no more time for errors
+_ORDERS = 50  # of a record without a block, at most
 
 
 def compare(
@@ -71,11 +71,11 @@ def compare(
     number, and falls with ``datasets``.
 
     Data sets from a record share its scores. There a standard error says how far the mean would move *if another such
-    stretch were recorded*. Its square has two parts. The first is the variance over data sets divided by their number,
-    as above. The second is the variance over records, which more data sets do not make smaller: the record is cut into
-    20 to 39 consecutive blocks (fewer than 20 scores: one each), each is left out in turn, and the learners run over
-    what is left of the first 50 random orders, a delete-a-group jackknife. The means have no bias, since a random order
-    of iid scores is a sample from the same source.
+    stretch were recorded*, and more data sets do not take it below that. The record is cut into 20 to 39 consecutive
+    blocks (fewer than 20 scores: one each), each is left out in turn, and the learners run over what is left of the
+    first 50 random orders: a delete-a-group jackknife, which errs on the large side for what varies with the order
+    more than with the record. The means have no bias, since a random order of iid scores is a sample from the same
+    source.
 
     These errors hold for iid scores, and for dependent ones where the dependence is short against a block. They are too
     small, or zero, for what hangs on a few scores: levels above whose thresholds the record has only a handful, such as
@@ -152,7 +152,7 @@ def _measured(
 def _without_blocks(
     learners: Mapping[str, Any], record: np.ndarray, orders: np.ndarray, rounds: int, levels: np.ndarray, burn_in: int
 ) -> dict[str, np.ndarray]:
-    """Return each measure over (learner, level, block, order), of the record without a block."""
+    """Return each measure over (learner, level, block): its mean over orders of the record without the block."""
     rows, orders = leave_out_blocks(record.size), orders[:_ORDERS]
     fewer = min(rounds, rows.shape[1])
     stays = np.zeros((len(rows), record.size), bool)
@@ -161,7 +161,7 @@ def _without_blocks(
     # Filled up to as many rounds as the data sets have, which changes no threshold before: one program serves both.
     scores = np.pad(record[np.stack(kept)], ((0, 0), (0, rounds - fewer)), mode="edge")
     parts = _measured(learners, scores, levels, min(burn_in, fewer - 1), fewer)
-    return {name: part.reshape(*part.shape[:-1], len(rows), -1) for name, part in parts.items()}
+    return {name: part.reshape(*part.shape[:-1], len(rows), -1).mean(axis=-1) for name, part in parts.items()}
 
 
 def _summarised(name: str, values: "xr.DataArray", left: np.ndarray | None, record: int) -> dict[str, "xr.DataArray"]:
@@ -169,13 +169,13 @@ def _summarised(name: str, values: "xr.DataArray", left: np.ndarray | None, reco
     finite = values.where(np.isfinite(values))
     found = {}
     for key, part in ((name, finite), (f"{name}_gain", finite - finite.isel(learner=0))):
-        variance = part.var("dataset", ddof=1, skipna=False) / values.sizes["dataset"]
+        mean = part.mean("dataset", skipna=False)
+        error = part.std("dataset", ddof=1, skipna=False) / np.sqrt(values.sizes["dataset"])
         if left is not None:
             less = np.where(np.isfinite(left), left, np.nan)
             less = less if key == name else less - less[:1]
-            variance = variance + jackknife_variance(less, record, leave_out_blocks(record).shape[1])
-        found[key if key != name else f"{name}_mean"] = part.mean("dataset", skipna=False)
-        found[f"{key}_se"] = np.sqrt(variance)
+            error = mean.copy(data=jackknife_error(less, record, leave_out_blocks(record).shape[1]))
+        found |= {key if key != name else f"{name}_mean": mean, f"{key}_se": error}
     return found
 
 

@@ -1,8 +1,9 @@
-"""The variance over records of what was computed from one of them: its blocks are left out, one after the other."""
+"""Errors over records of what was computed from one of them: its blocks are left out, one after the other."""
 
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 BLOCKS = 20  # at least, where the record has so many scores
 
@@ -37,14 +38,14 @@ def leave_out_blocks(count: int) -> np.ndarray:
     return kept + length * (kept >= starts[:, None])
 
 
-def jackknife_variance(values: Any, count: int, kept: int) -> Any:
+def jackknife_error(values: Any, count: int, kept: int) -> Any:
     """
-    Estimate the variance of a statistic over records from its values on one record without each block.
+    Estimate the standard error of a statistic over records from its values on one record without each block.
 
     Parameters
     ----------
-    values : ndarray, shape (..., blocks, orders)
-        The statistic on each row of :func:`leave_out_blocks`, in one or several random orders of the whole record.
+    values : ndarray, shape (..., blocks)
+        The statistic on each row of :func:`leave_out_blocks`; NaN and infinities make NaN.
     count : int
         Numbers in the record.
     kept : int
@@ -53,23 +54,16 @@ def jackknife_variance(values: Any, count: int, kept: int) -> Any:
     Returns
     -------
     ndarray, shape (...)
-        Variances of the mean over all orders. With blocks that fill the record and one order this is the usual
-        delete-a-group jackknife, which is exact for a mean of independent numbers. With several, the part of the
-        variance between blocks that is due to the few orders is estimated from the interaction of both, and taken off.
+        Standard errors of the delete-a-group jackknife, times what Student's distribution asks for: few blocks tell a
+        standard error roughly, and two of these have the probability of two exact ones. With 20 blocks that is 1.07.
 
     Examples
     --------
     >>> numbers = np.random.default_rng(0).random(100)
-    >>> left = numbers[leave_out_blocks(100)].mean(axis=1)
-    >>> bool(0.5 < jackknife_variance(left[:, None], 100, 95) / (numbers.var() / 100) < 2)
+    >>> error = jackknife_error(numbers[leave_out_blocks(100)].mean(axis=1), 100, 95)
+    >>> bool(0.7 < error / (numbers.std() / 10) < 1.4)
     True
     """
-    values = np.asarray(values, float)
-    blocks, orders = values.shape[-2:]
-    between = values.mean(axis=-1).var(axis=-1, ddof=1)
-    if orders > 1:
-        rest = values - values.mean(axis=-1, keepdims=True) - values.mean(axis=-2, keepdims=True)
-        rest = rest + values.mean(axis=(-2, -1), keepdims=True)
-        noise = (rest**2).sum(axis=(-2, -1)) / ((blocks - 1) * (orders - 1) * orders)
-        between = np.maximum(between - noise, 0)
-    return between * kept**2 / ((count - kept) * count)
+    values = np.where(np.isfinite(values), values, np.nan)
+    variance = values.var(axis=-1, ddof=1) * kept**2 / ((count - kept) * count)
+    return np.sqrt(variance) * special.stdtrit(values.shape[-1] - 1, special.ndtr(2)) / 2
