@@ -688,3 +688,12 @@ def judged(scores, thresholds, level, low, high, windows):
         "width": sum((min(max(r, low), high) - low) / width for r in thresholds) / len(scores),
         "outside": sum(not low <= r <= high for r in thresholds) / len(scores),
     }
+
+
+def jackknife_variance(numbers, length):
+    """Return the variance of a mean by leaving out one block of numbers after the other, for what they sum to."""
+    blocks = [numbers[i : i + length] for i in range(0, len(numbers) - length + 1, length)]
+    left = [(sum(numbers) - sum(block)) / (len(numbers) - length) for block in blocks]
+    centre = sum(left) / len(left)
+    spread = sum((x - centre) ** 2 for x in left) / (len(left) - 1)
+    return spread * (len(numbers) - length) ** 2 / (length * len(numbers))

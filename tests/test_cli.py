@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
+from scipy import stats
 
 import dpconformal as dpc
 from dpconformal import cli, demo
@@ -178,9 +179,20 @@ def test_compare_prints_a_table_and_draws_a_picture(run, tmp_path):
     np.testing.assert_allclose(frame.loc[1, "coverage 0.9"], dpc.metrics.coverage(run_of)[1])
     np.testing.assert_allclose(frame.loc[1, "loss"], dpc.metrics.quantile_loss(run_of).mean())
     assert (tmp_path / "out" / "compare.png").stat().st_size > 10_000
+    # Standard errors, those of other records: the table showed none.
+    chance = np.sqrt(0.09 / 300)
+    assert frame.loc[[0, 2, 3], "coverage 0.9 se"].between(0.5 * chance, 2 * chance).all()
+    left = [np.delete(SCORES, np.arange(15 * g, 15 * g + 15)) for g in range(20)]
+    kept = [float(dpc.metrics.quantile_loss(dpc.replay(dpc.ERM(), x, [0.5, 0.9])).mean()) for x in left]
+    jackknife = np.sqrt(19 / 20 * np.sum((kept - np.mean(kept)) ** 2)) * stats.t.ppf(stats.norm.cdf(2), 19) / 2
+    np.testing.assert_allclose(frame.loc[2, "loss se"], jackknife)
+    assert np.isnan(frame.loc[3, "mean_threshold 0.9 se"])  # split conformal: infinite at first
+    assert out.count("±") == 6
     assert max(map(len, out.splitlines())) <= 80
     close = [0.5, 0.55]
-    _, out, _ = run("compare", "scores.csv", "--learners", "erm,ogd", "--levels", "0.5,0.55", "--out", "out")
+    chosen = ("--learners", "erm,ogd", "--levels", "0.5,0.55", "--no-errors")
+    _, out, _ = run("compare", "scores.csv", *chosen, "--out", "out")
+    assert "±" not in out
     ogd = dpc.replay(dpc.OGD(close), SCORES, close)
     frame = pd.read_csv("out/compare.csv")
     assert frame.loc[1, "crossings"] == int(dpc.metrics.crossings(ogd).rounds) > 0

@@ -274,6 +274,19 @@ def test_clustered_misses_are_found_and_independent_ones_pass():
         miss_dependence(dpc.replay(dpc.Exact(), SCORES[:20], [0.5]), lags=20)
 
 
+def test_a_learning_belief_fails_the_test_of_a_constant_chance_and_passes_its_own_band():
+    """On iid scores ``unconditional_p`` rejects most runs of a learning belief, as its docstring says."""
+    scores = np.random.default_rng(0).beta(2, 5, (200, 500))
+    run = dpc.replay(dpc.Exact(), scores, [0.9])
+    found = miss_dependence(run, lags=5)
+    rejected = {test: float((found[f"{test}_p"] < 0.05).mean()) for test in ("unconditional", "conditional")}
+    assert rejected["unconditional"] == pytest.approx(0.67, abs=4 * np.sqrt(0.67 * 0.33 / 200))
+    assert rejected["conditional"] > 0.3
+    for test in ("independence", "ljung_box"):
+        assert (found[f"{test}_p"] < 0.05).mean() < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 200)
+    assert coverage_curve(run).passed.mean() > 0.95
+
+
 # Trees
 
 

@@ -14,6 +14,7 @@ from dpconformal.cli import options
 from dpconformal.cli.methods import make_learners
 from dpconformal.cli.passes import plan, replayed
 from dpconformal.cli.pictures import draw_comparison
+from dpconformal.cli.record_errors import MEASURES, record_errors
 from dpconformal.cli.series import replay_to_disk
 from dpconformal.cli.tallies import tally
 from dpconformal.cli.unfinished import identity, numbers_of, unfinished
@@ -22,6 +23,7 @@ from dpconformal.files import Recorded, staged
 from dpconformal.inputs import exactly
 from dpconformal.tables import number, table
 
+_ERRORS = 50_000  # rounds of all series, up to which errors are computed unasked: they take 20 to 40 more replays
 _LONG = 10.0  # seconds: what takes longer is not run again for the time without compiling
 
 
@@ -43,6 +45,14 @@ def compare(
     window: options.Window = None,
     shown: Annotated[
         float | None, typer.Option("--level", help="Level of the pictures.", show_default="the one nearest to 0.9")
+    ] = None,
+    errors: Annotated[
+        bool | None,
+        typer.Option(
+            "--errors/--no-errors",
+            help="Standard errors, of another such record; they take 20 to 40 more replays of each learner.",
+            show_default=f"up to {_ERRORS:,} rounds",
+        ),
     ] = None,
     resume: options.Resume = False,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results/compare"),
@@ -78,6 +88,8 @@ def compare(
             runs[name], seconds[name] = _timed(made[name], recorded, asked, work / str(k))
         with staged(out, work) as folder:
             frame = measured(runs, recorded, asked)
+            if errors or (errors is None and recorded.total <= _ERRORS):
+                frame = _with_errors(frame, made, recorded, asked)
             console.print(_shown(frame, seconds, recorded, asked, level))
             frame.to_csv(folder / "compare.csv", index=False)
             # By themselves: everything else is the same whenever it is computed.
@@ -92,6 +104,13 @@ def compare(
         "smaller threshold. [bold]ms[/bold]: time of a compiled replay.",
         highlight=False,
     )
+    if "loss se" in frame:
+        console.print(
+            "[bold]±[/bold]: standard error, if another such record were made; blocks of this one are left out for it.",
+            highlight=False,
+        )
+    elif errors is None:
+        console.print(f"No standard errors beyond {_ERRORS:,} rounds: ask with --errors.", highlight=False)
     console.print(f"written to {out}/: {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -146,6 +165,18 @@ def measured(runs: dict[str, np.ndarray], recorded: Recorded, levels: list[float
     return pd.DataFrame(rows)
 
 
+def _with_errors(frame: Any, made: dict[str, Any], recorded: Recorded, levels: list[float]) -> Any:
+    """Add columns with the standard errors of coverage, loss and mean threshold; their names end with "se"."""
+    import pandas as pd
+
+    rows = []
+    for name in track(list(made), "errors"):
+        found = record_errors(made[name], recorded, levels)
+        row = {f"{m} {exactly(a)} se": found[m][k] for m in MEASURES for k, a in enumerate(levels)}
+        rows.append(row | {"loss se": found["loss"][-1]})
+    return pd.concat([frame, pd.DataFrame(rows)], axis=1)
+
+
 def _times(seconds: dict[str, float]) -> Any:
     import pandas as pd
 
@@ -169,5 +200,10 @@ def _shown(frame: Any, seconds: dict[str, float], recorded: Recorded, levels: li
                 f"{1e3 * seconds[row['learner']]:,.0f}",
             ]
         )
+        if "loss se" in frame:
+            coverage = [row[f"coverage {exactly(a)} se"] for a in few]
+            others = [row["loss se"], row[f"mean_threshold {exactly(level)} se"]]
+            shown = [f"{x:.3f}" if np.isfinite(x) else "" for x in coverage] + [number(x) for x in others]
+            rows.append(["  ±", *shown, "", ""])
     series = f"{len(recorded.names):,} series, " if len(recorded.names) > 1 else ""
     return table(f"{Path(recorded.source).name}: {series}{recorded.total:,} rounds", heads, rows)

@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 
 def miss_dependence(run: Replay, lags: int = 10) -> "xr.Dataset":
     """
-    Test whether the misses of a run are as many as they should be, and serially independent.
+    Test whether misses have the chance that the level says in every round, and whether they are serially independent.
 
-    The likelihood-ratio tests of Christoffersen (1998): of the share of misses (``unconditional``), of a miss making
-    another one more or less likely in the next round (``independence``), and of both at once (``conditional``). The
-    statistic of Ljung and Box (1978) looks for dependence over several lags.
+    The likelihood-ratio tests of Christoffersen (1998): of a chance of 1 - level in every round (``unconditional``), of
+    a miss making another one more or less likely in the next round (``independence``), and of both at once
+    (``conditional``). The statistic of Ljung and Box (1978) looks for dependence over several lags.
+
+    A belief that still learns does not have that chance, also if the scores are iid: its prior makes it cover too much
+    or too little. So ``unconditional`` and ``conditional`` reject a right belief far more often than they say. Over 500
+    iid scores of Beta(2, 5), at level 0.9 and with a uniform prior, ``unconditional_p`` is below 0.05 in 69 % of the
+    runs with the default schedule, 13 % with ``Dirichlet(5)`` and 3 % with ``Dirichlet(1)``. Whether *this* belief
+    covers as it may on iid scores is what :func:`dpconformal.diagnostics.coverage.coverage_curve` tells (``passed``).
+    ``independence`` and ``ljung_box`` compare misses with their own share, and keep their size.
 
     Parameters
     ----------

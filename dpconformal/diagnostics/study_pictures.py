@@ -61,7 +61,8 @@ def plot_compare(data: "xr.Dataset") -> Any:
     Parameters
     ----------
     data : xarray.Dataset
-        From :func:`dpconformal.diagnostics.compare.compare`.
+        From :func:`dpconformal.diagnostics.compare.compare`. Errors of recorded scores are those of another such
+        record, and the title says so.
 
     Returns
     -------
@@ -109,7 +110,11 @@ def plot_compare(data: "xr.Dataset") -> Any:
     what = f"{data.sizes['dataset']:,} data sets of {data.attrs['rounds']:,} rounds"
     if data.attrs["burn_in"]:
         what += f", the first {data.attrs['burn_in']:,} not counted"
-    figure.suptitle(f"{what}; bars are two standard errors", fontsize=11)
+    record = data.attrs["record"]
+    if record:
+        what = f"{record:,} recorded scores, {what}"
+    bars = "bars are two standard errors" + (", of another such record" if record else "")
+    figure.suptitle(f"{what}; {bars}", fontsize=11)
     return figure
 
 

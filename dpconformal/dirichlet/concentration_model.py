@@ -24,6 +24,9 @@ class ConcentrationModel:
 
     One parameter: quadrature does the same in a millisecond. The model is to check it, and to build upon.
 
+    What it says of a depends on the bins: the finer they are, the larger a becomes, by orders of magnitude where they
+    hold a score or none each. :func:`~dpconformal.dirichlet.concentration.concentration_posterior` has figures.
+
     Its F is the belief *given* the concentration a, (a P0 + counts)/(a + n) at the edges of the bins and in between as
     the prior is. So draws of F(x) and of q differ by what is not known about a only, and say less than a posterior of
     F would: given a, F at an edge is still Beta distributed. The mean of F over draws is the predictive distribution.
@@ -84,7 +87,7 @@ class ConcentrationModel:
         prior : Prior
             P0.
         bins : int
-            Bins of equal prior mass.
+            Bins of equal prior mass. Finer bins give a larger concentration.
         hyperprior : numpyro.distributions.Distribution, optional
             Of the concentration.
 
