@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.checks import Numbers, as_numbers, is_traced, whole
 from dpconformal.inputs import as_levels
-from dpconformal.learner import Learner, State
+from dpconformal.learner import Learner, State, check_levels
 from dpconformal.masking import checked_mask
 from dpconformal.metrics import covered
 from dpconformal.replay import Replay, replay
@@ -127,7 +127,9 @@ def conformalize(
         scores, mask = _scores_and_mask(score, predictions, labels, mask, extra)
     if np.ndim(scores) <= (score.sides == 2):
         raise ValueError("labels has shape (): pass a sequence, or use dpconformal.Online for a live loop")
-    run: Any = replay(learner, scores, side_levels(score, levels), state, context=context, mask=mask, delay=delay)
+    run: Any = replay(
+        learner, scores, side_levels(score, levels, learner), state, context=context, mask=mask, delay=delay
+    )
     sets = score.set(predictions, run.thresholds, **extra)
     return Conformal(sets, run, np.asarray(as_numbers("levels", levels), float), score)
 
@@ -190,7 +192,7 @@ def check_score(score: Any) -> None:
         raise ValueError(f"score = {score!r}: pass {hint}")
 
 
-def side_levels(score: Score, levels: Numbers) -> Any:
+def side_levels(score: Score, levels: Numbers, learner: Any = None) -> Any:
     """
     Find the level that each stream of scores is asked for.
 
@@ -200,11 +202,18 @@ def side_levels(score: Score, levels: Numbers) -> Any:
         With one side or two.
     levels : array_like
         Of the sets.
+    learner : Learner, optional
+        Who is to be asked.
 
     Returns
     -------
     array
         The same; or (1 + α)/2, half of the misses being left to each side.
+
+    Raises
+    ------
+    ValueError
+        For levels outside [0, 1]; and if there are two sides, for such as the learner does not have.
 
     Examples
     --------
@@ -214,4 +223,8 @@ def side_levels(score: Score, levels: Numbers) -> Any:
     """
     as_levels(levels)  # checks them, as the user wrote them
     levels = as_numbers("levels", levels)
-    return levels if score.sides == 1 else (1 + levels) / 2
+    if score.sides == 1:
+        return levels
+    asked = (1 + levels) / 2
+    check_levels(learner, asked, f": {type(score).__name__} has two sides, and asks each for the level (1 + level)/2")
+    return asked

@@ -60,7 +60,7 @@ def test_crossings_are_counted():
     seed = data.attrs["shown"]
     scores = np.random.default_rng(seed).random(50)
     np.testing.assert_allclose(data.scores, scores)
-    run = dpc.replay(dpc.OGD(np.linspace(0, 1, 50)), scores, data.level.values)
+    run = dpc.replay(dpc.MultiOGD(np.linspace(0, 1, 50)), scores, data.level.values)
     thresholds = np.asarray(run.thresholds)
     np.testing.assert_allclose(data.thresholds.sel({"method": "MultiOGD"}), thresholds)
     for pair, columns in enumerate(((0, 1), (2, 3))):

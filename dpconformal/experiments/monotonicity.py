@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.baselines import MVP, OGD
+from dpconformal.baselines import MultiMVP, MultiOGD
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.canvas import panels
 from dpconformal.checkpoints.journal import Journal
@@ -64,11 +64,11 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, che
         return jax.jit(lambda scores, keys: replay(learner, scores, _LEVELS).thresholds)  # type: ignore[union-attr]
 
     def multivalid(scores: Any, keys: Any) -> Any:
-        one = lambda row, key: replay(MVP(grid, seed=key), row, _LEVELS).thresholds  # type: ignore[union-attr]  # noqa: E731
+        one = lambda row, key: replay(MultiMVP(grid, seed=key), row, _LEVELS).thresholds  # type: ignore[union-attr]  # noqa: E731
         return jax.vmap(one)(scores, keys)
 
     methods = {
-        "MultiOGD": plain(OGD(grid)),
+        "MultiOGD": plain(MultiOGD(grid)),
         "MultiMVP": jax.jit(multivalid),
         "ERM": plain(ERM()),
         "Exact": plain(Exact()),
