@@ -22,7 +22,7 @@ from dpconformal import (
     theory,
 )
 from dpconformal.aggregation import Aggregate, auto
-from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI
+from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI, MultiMVP, MultiOGD
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
 from dpconformal.catalogue import learners
 from dpconformal.checkpoints import Checkpoint, load, save
@@ -60,6 +60,8 @@ __all__ = [
     "Exact",
     "Hierarchical",
     "Learner",
+    "MultiMVP",
+    "MultiOGD",
     "NExCP",
     "Online",
     "Quantized",

@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.checks import Numbers, as_numbers, is_traced
 from dpconformal.delays import checked_delay, leading_axes
 from dpconformal.inputs import as_levels
-from dpconformal.learner import Learner, State
+from dpconformal.learner import Learner, State, check_levels
 from dpconformal.masking import checked_mask
 from dpconformal.metrics import covered
 from dpconformal.replay import Replay, replay_batch
@@ -141,7 +141,8 @@ def conformalize(
     if score.sides == 2 and len(batch) >= len(rounds):  # axes of the delays come after that of the sides
         new = (2, *(1,) * (len(batch) - len(rounds) + 1), *rounds)
         scores, mask = (None if part is None else part.reshape(new) for part in (scores, mask))
-    run: Any = replay_batch(learner, scores, side_levels(score, levels), state, context=context, mask=mask, delay=delay)
+    asked = side_levels(score, levels, learner)
+    run: Any = replay_batch(learner, scores, asked, state, context=context, mask=mask, delay=delay)
     if batch != rounds[:-1]:
         predictions, extra = (_at_each_delay(part, rounds, batch) for part in (predictions, extra))
     sets = score.set(predictions, run.thresholds, **extra)
@@ -227,7 +228,7 @@ def check_score(score: Any) -> None:
         raise ValueError(f"score = {score!r}: pass {hint}")
 
 
-def side_levels(score: Score, levels: Numbers) -> Any:
+def side_levels(score: Score, levels: Numbers, learner: Any = None) -> Any:
     """
     Find the level that each stream of scores is asked for.
 
@@ -237,11 +238,18 @@ def side_levels(score: Score, levels: Numbers) -> Any:
         With one side or two.
     levels : array_like
         Of the sets.
+    learner : Learner, optional
+        Who is to be asked.
 
     Returns
     -------
     array
         The same; or (1 + α)/2, half of the misses being left to each side.
+
+    Raises
+    ------
+    ValueError
+        For levels outside [0, 1]; and if there are two sides, for such as the learner does not have.
 
     Examples
     --------
@@ -251,4 +259,8 @@ def side_levels(score: Score, levels: Numbers) -> Any:
     """
     as_levels(levels)  # checks them, as the user wrote them
     levels = as_numbers("levels", levels)
-    return levels if score.sides == 1 else (1 + levels) / 2
+    if score.sides == 1:
+        return levels
+    asked = (1 + levels) / 2
+    check_levels(learner, asked, f": {type(score).__name__} has two sides, and asks each for the level (1 + level)/2")
+    return asked

@@ -24,6 +24,7 @@ class Learner(Protocol):
     rounds when a state is carried on; ``cdf(state, x, side)``, which makes the learner a *belief* with a PIT;
     ``recorded(begin, fresh, scores, levels, keep)``, a replay of its own, or None where the scan must do, asked about
     masked rounds only if it takes ``observed`` too;
+    ``check_levels(levels, why)``, which refuses levels that it cannot answer;
     ``as_context(context, shape)``, which checks what a replay tells it besides scores and levels, a row a round that
     ``quantile`` and ``observe`` then take as ``context``.
     """
@@ -79,6 +80,28 @@ def fresh_state(learner: Any, rounds: int, dtype: Any) -> State:
     taken = inspect.signature(learner.init).parameters
     offered = {"rounds": rounds, "dtype": dtype}
     return learner.init(**{name: value for name, value in offered.items() if name in taken})
+
+
+def check_levels(learner: Any, levels: Numbers, why: str = "") -> None:
+    """
+    Let a learner refuse levels that it cannot answer, before anything runs.
+
+    Parameters
+    ----------
+    learner : Learner
+        Any learner; one without ``check_levels`` answers every level.
+    levels : array_like
+        Levels to be asked for.
+    why : str
+        Where the levels come from, where the user did not ask for them: a part of the message.
+
+    Raises
+    ------
+    ValueError
+        Naming a level that the learner does not have.
+    """
+    if hasattr(learner, "check_levels"):
+        learner.check_levels(levels, why)
 
 
 def usable(score: Float[Array, "*n"], support: tuple[Scalar, Scalar]) -> Bool[Array, "*n"]:

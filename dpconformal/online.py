@@ -113,7 +113,7 @@ class Online:
         Array, shape (A,)
             Thresholds; (2, A) for a score with two sides.
         """
-        asked = np.asarray(side_levels(self.score, levels))
+        asked = np.asarray(side_levels(self.score, levels, self.learner))
         if asked.ndim != 1 or not asked.size:
             raise ValueError(f"levels has shape {asked.shape}: pass (A,), such as [0.9]")
         extra = {} if context is None else {"context": context}

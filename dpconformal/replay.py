@@ -11,7 +11,7 @@ from dpconformal.checks import Numbers, as_numbers, is_traced
 from dpconformal.delays import Delayed, Told, checked_delay, leading_axes, taken_up
 from dpconformal.devices import placement, several_devices
 from dpconformal.inputs import as_levels, checked_scores, float_dtype
-from dpconformal.learner import Learner, State, support_of
+from dpconformal.learner import Learner, State, check_levels, support_of
 from dpconformal.masking import masked_scores, round_counts
 from dpconformal.memory import check_memory
 from dpconformal.runs import Replay, Summary
@@ -46,7 +46,8 @@ def replay(
         Nonconformity scores in time order; leading axes are independent sequences. A pandas or xarray object whose
         times go back or repeat is refused, and so is a column vector, shape (n, 1) without a ``state``.
     levels : array_like, shape (A,) or (T, A)
-        Confidence levels in [0, 1], the same every round or one row a round.
+        Confidence levels in [0, 1], the same every round or one row a round. A learner with a grid of its own, such
+        as :class:`dpconformal.OGD`, has the levels of that grid and refuses others.
     state : State, optional
         Where to carry on, from an earlier run or from ``learner.observe``, with the same leading axes
         as the run. The result is as if the run had never been interrupted.
@@ -188,7 +189,7 @@ def replay_batch(
     if waiting is not None:
         scores = scores.astype(np.result_type(scores.dtype, waiting.scores.dtype))
     scores, begin = starting_state(learner, scores, start)
-    levels = _shaped_levels(levels, scores)
+    levels = _shaped_levels(learner, levels, scores)
     if keep == "summary":
         _check_totals(support_of(learner), scores)
     observed = None if mask is None or (not is_traced(mask) and not mask.any()) else ~mask
@@ -245,11 +246,12 @@ def _checked_context(learner: Any, context: Any, shape: tuple[int, ...]) -> Any:
     return None
 
 
-def _shaped_levels(levels: Numbers, scores: Any) -> Array:
-    levels = as_levels(levels, scores.dtype)
+def _shaped_levels(learner: Any, given: Numbers, scores: Any) -> Array:
+    levels = as_levels(given, scores.dtype)
     rounds = scores.shape[-1]
     if levels.ndim not in (1, 2) or (levels.ndim == 2 and levels.shape[0] != rounds) or levels.shape[-1] == 0:
         raise ValueError(
             f"levels has shape {levels.shape}: pass (A,), such as [0.9], or (T, A) with T = {rounds} rows; A ≥ 1"
         )
+    check_levels(learner, given)  # as the user wrote them
     return levels

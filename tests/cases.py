@@ -80,7 +80,7 @@ LEARNERS = BELIEFS | {
     "nexcp": dpc.NExCP(0.9),
 }
 # Everything that follows each level of a grid by itself.
-GRID = np.array([0.1, 0.5, 0.9])
+GRID = np.union1d(LEVELS, [0.1])  # no other level is answered
 BASELINES = {
     "ogd": dpc.OGD(GRID),
     "sfogd": dpc.SFOGD(GRID),
@@ -92,3 +92,9 @@ BASELINES = {
     "mvp": dpc.MVP(GRID, buckets=10),
 }
 ALL = LEARNERS | BASELINES
+
+
+def levels_by_round(learner, rounds, count=3):
+    """A row of levels a round: any, and for a learner with a grid any of the grid."""
+    rng = np.random.default_rng(8)
+    return rng.choice(GRID, (rounds, count)) if hasattr(learner, "levels") else rng.random((rounds, count))

@@ -271,17 +271,26 @@ def boa_rate(largest, squares, k):
     return min(1 / (2 * largest), np.sqrt(np.log(k) / squares))
 
 
-def pid_thresholds(scores, level, rate, integral, saturation, initial, window=None, scorecasts=None):
-    alpha, tracker, errors, out = 1 - level, initial, 0.0, []
-    for t, s in enumerate(scores, 1):
-        angle = errors * np.log(t) / (t * saturation)
-        if integral and abs(angle) >= np.pi / 2:
-            out.append(1.0 if angle > 0 else 0.0)
+def pid_thresholds(scores, level, rate, integral, saturation, initial=0.0, window=None, scorecasts=None, ends=(0, 1)):
+    """
+    Angelopoulos, Candès and Tibshirani (2023) as their code has it, with scores and rounds in lists.
+
+    The step of round t is a share of the spread of the `window` scores before it, and the integrator of round t + 1
+    looks at the errors of rounds 1 to t - 1. Where the code has no spread yet (rounds 1 and 2), no step is made.
+    """
+    alpha, tracker, missed, out = 1 - level, initial, [], []
+    for t, s in enumerate(scores):  # t rounds are over
+        before = scores[max(0, t - (window or 0)) : t]
+        spread = 1.0 if window is None else (max(before) - min(before) if len(before) else 0.0)
+        gain = spread if integral is None else integral
+        errors = sum(missed[:-1]) - alpha * len(missed[:-1])
+        angle = errors * np.log(max(t, 1)) / (max(t, 1) * saturation)
+        if integral != 0 and abs(angle) >= np.pi / 2:
+            out.append(ends[1] if angle > 0 else ends[0])
         else:
-            out.append(tracker + integral * np.tan(angle) + (0 if scorecasts is None else scorecasts[t - 1]))
-        scale = 1 if window is None else np.max(scores[max(0, t - window) : t])
-        tracker += rate * scale * ((s > out[-1]) - alpha)
-        errors += (s > out[-1]) - alpha
+            out.append(tracker + gain * np.tan(angle) + (0 if scorecasts is None else scorecasts[t]))
+        missed.append(int(s > out[-1]))
+        tracker += rate * spread * (missed[-1] - alpha)
     return np.array(out)
 
 

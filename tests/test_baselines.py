@@ -82,12 +82,16 @@ CASES = {
         lambda s, a: reference.agaci_thresholds(s, a, RATES, 50),
     ),
     "pid": (
-        lambda levels: dpc.PID(levels, rate=0.0317, saturation=0.3),
-        lambda s, a: reference.pid_thresholds(s, a, 0.0317, 1.0, 0.3, a),
+        lambda levels: dpc.PID(levels, rate=0.0317, saturation=0.3, window=40),
+        lambda s, a: reference.pid_thresholds(s, a, 0.0317, None, 0.3, window=40),
+    ),
+    "pid_constant": (
+        lambda levels: dpc.PID(levels, rate=0.0317, integral=0.7, saturation=0.3, window=None, initial=levels),
+        lambda s, a: reference.pid_thresholds(s, a, 0.0317, 0.7, 0.3, a),
     ),
     "pid_tracker": (
         lambda levels: dpc.PID(levels, rate=0.0517, integral=0, window=30),
-        lambda s, a: reference.pid_thresholds(s, a, 0.0517, 0.0, 1.0, a, window=30),
+        lambda s, a: reference.pid_thresholds(s, a, 0.0517, 0.0, 1.0, window=30),
     ),
 }
 
@@ -106,7 +110,7 @@ def test_agrees_with_its_oracle(name):
     for sequence, scores in SEQUENCES.items():
         expected = np.stack([oracle(scores, level) for level in levels], axis=1)
         actual = thresholds(learner, scores, levels)
-        np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0, err_msg=sequence)
+        np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=1e-10, err_msg=sequence)  # tan is steep
 
 
 @pytest.mark.core
@@ -153,11 +157,11 @@ def test_mvp_with_groups_agrees_with_its_oracle(normalize):
 
 
 def test_pid_with_scorecasts_agrees_with_its_oracle():
-    learner = dpc.PID(np.array(LEVELS), rate=0.0317, saturation=0.3, scorecast=True)
+    learner = dpc.PID(np.array(LEVELS), rate=0.0317, integral=1, saturation=0.3, scorecast=True, window=30)
     for sequence, scores in SEQUENCES.items():
         casts = np.concatenate([[0.5], 0.9 * scores[:-1]])
         expected = np.stack(
-            [reference.pid_thresholds(scores, a, 0.0317, 1.0, 0.3, 0.0, None, casts) for a in LEVELS], axis=1
+            [reference.pid_thresholds(scores, a, 0.0317, 1.0, 0.3, 0.0, 30, casts) for a in LEVELS], axis=1
         )
         actual = thresholds(learner, scores, context=casts)
         np.testing.assert_allclose(actual, expected, atol=1e-9, rtol=0, err_msg=sequence)
@@ -183,13 +187,101 @@ def test_fading_and_sliding_beliefs_agree_with_their_oracles():
         )
 
 
-def test_queries_go_to_the_nearest_level():
+def test_pid_by_hand():
+    """Steps are shares of the spread of the two scores before, and the integrator knows all misses but the latest."""
+    # η = 0.5, K = 1, C = 1, level 0.8, so that a miss moves the tracker by 0.4 S and a hit by -0.1 S.
+    # round  score  tracker         x of the integrator, and t   threshold       S before
+    # 1      -2     0               0                            0   covers      none
+    # 2       4     0               0                        1   0   misses      one score: 0
+    # 3       1     0              -0.2                      2   -tan(0.1 ln 2)       misses, S = 6
+    # 4       6     0.4 · 6 = 2.4  -0.2 + 0.8 = 0.6          3   2.4 + tan(0.2 ln 3)  misses, S = 4 - 1 = 3
+    # 5       0     2.4 + 1.2      0.6 + 0.8 = 1.4           4   3.6 + tan(0.35 ln 4) covers, S = 6 - 1 = 5
+    # 6             3.6 - 0.5      1.4 + 0.8 = 2.2           5   3.1 + tan(0.44 ln 5)
+    integrals = np.tan(np.array([0, 0, -0.1, 0.2, 0.35, 0.44]) * np.log([1, 1, 2, 3, 4, 5]))
+    by_hand = np.array([0, 0, 0, 2.4, 3.6, 3.1]) + integrals
+    learner = dpc.PID([0.8], rate=0.5, integral=1, window=2, low=-10, high=10)
+    found = thresholds(learner, [-2.0, 4.0, 1.0, 6.0, 0.0, 0.0], [0.8])[:, 0]
+    np.testing.assert_allclose(found, by_hand, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"integral": 0}, {"window": None, "integral": 1.0}, {"scorecast": True}])
+def test_pid_on_signed_scores_does_not_depend_on_the_support(options):
+    """Mean thresholds were 1.4, 3 and 25 for low = -5, -50 and -500."""
+    scores = np.clip(np.random.default_rng(0).normal(size=400), -4, 4)
+    told = {"context": np.zeros(400)} if "scorecast" in options else {}
+    found = [
+        thresholds(dpc.PID([0.9], low=low, high=high, **options), scores, [0.9], **told)
+        for low, high in ((-5, 5), (-50, 5), (-500, 700))
+    ]
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    np.testing.assert_allclose(found[0][100:].mean(), 1.28, atol=0.35)
+
+
+GRIDS = (dpc.OGD, dpc.SFOGD, dpc.SAOCP, dpc.ACI, dpc.DtACI, dpc.AgACI, dpc.PID, dpc.MVP)
+
+
+@pytest.mark.parametrize("kind", GRIDS)
+def test_a_level_that_is_not_in_the_grid_is_refused(kind):
+    """It was answered by the nearest one: OGD([0.5]) covered 50 % under the name of 0.99."""
+    learner, scores = kind([0.9, 0.5]), SEQUENCES["iid"][:60]
+    way_out = (
+        rf"not in the grid of this {kind.__name__}, \[0\.9, 0\.5\]; .*{kind.__name__}\(\[0\.5, 0\.99\]\).*MultiOGD"
+    )
+    with pytest.raises(ValueError, match=rf"levels\[1\] = 0\.99: {way_out}"):
+        dpc.replay(learner, scores, [0.5, 0.99])
+    with pytest.raises(ValueError, match=rf"levels\[1\] = 0\.99: {way_out}"):
+        learner.quantile(learner.init(), [0.5, 0.99])
+    by_round = np.full((60, 1), 0.9)
+    by_round[7] = 0.8
+    with pytest.raises(ValueError, match=r"levels\[7, 0\] = 0\.8: not in the grid"):
+        dpc.replay(learner, scores, by_round)
+    traced = np.asarray(
+        jax.jit(lambda own, levels: dpc.replay(own, scores, levels).thresholds)(learner, np.array([0.5, 0.99]))
+    )
+    assert np.isfinite(traced[:, 0]).all()
+    assert np.isnan(traced[:, 1]).all()
+
+
+def test_levels_of_the_grid_in_any_order_number_and_precision():
+    scores, grid = SEQUENCES["iid"][:60], np.array([0.9, 0.05, 0.3])
+    own = thresholds(dpc.OGD(grid), scores, grid)
+    asked = [0.3, 0.9, 0.9, 0.1 + 0.2, (1 - 0.9) / 2]  # 0.30000000000000004 and 0.04999999999999999
+    np.testing.assert_array_equal(thresholds(dpc.OGD(grid), scores, asked), own[:, [2, 0, 0, 2, 1]])
+    np.testing.assert_array_equal(thresholds(dpc.OGD(grid), scores, np.float32(asked)), own[:, [2, 0, 0, 2, 1]])
+    rough = thresholds(dpc.OGD(np.float32(grid)), scores, asked)
+    np.testing.assert_allclose(rough, own[:, [2, 0, 0, 2, 1]], atol=1e-5)
+    narrow = thresholds(dpc.OGD(grid), scores.astype(np.float32), asked)
+    np.testing.assert_allclose(narrow, own[:, [2, 0, 0, 2, 1]], atol=1e-5)
+    close = [0.5, np.nextafter(0.5, 1)]  # both in the grid: each is answered by itself
+    both = thresholds(dpc.OGD(close, initial=[0.1, 0.2]), scores[:1], close)
+    np.testing.assert_array_equal(both, [[0.1, 0.2]])
+
+
+@pytest.mark.parametrize("name", ["OGD", "MVP"])
+def test_by_name_queries_go_to_the_nearest_level(name):
+    plain, kind = getattr(dpc, name), getattr(dpc, f"Multi{name}")
     grid = np.linspace(0, 1, 50)
     queries = np.array([0.0, 0.013, 0.5, 0.777, 1.0])
     scores = SEQUENCES["iid"][:200]
-    own = thresholds(dpc.OGD(grid), scores, grid)
+    own = thresholds(kind(grid), scores, grid)
+    np.testing.assert_array_equal(thresholds(plain(grid), scores, grid), own)
     expected = own[:, [reference.nearest_level(grid, q) for q in queries]]
-    np.testing.assert_array_equal(thresholds(dpc.OGD(grid), scores, queries), expected)
+    np.testing.assert_array_equal(thresholds(kind(grid), scores, queries), expected)
+
+
+def test_what_asks_for_other_levels_says_which():
+    """ACI([0.9]) covered 80 % under a score with two sides, each of which asks for 0.95."""
+    labels = np.random.default_rng(0).normal(size=60)
+    sides = r"levels\[0\] = 0\.95: .*\[0\.9\]: Signed has two sides, and asks each for .*; .*ACI\(\[0\.95\]\)"
+    with pytest.raises(ValueError, match=sides):
+        dpc.conformalize(dpc.ACI([0.9], low=-5, high=5), dpc.scores.Signed(), np.zeros(60), labels, [0.9])
+    with pytest.raises(ValueError, match=sides):
+        dpc.Online(dpc.ACI([0.9], low=-5, high=5), dpc.scores.Signed()).predict_set(0.0, [0.9])
+    found = dpc.conformalize(dpc.ACI([0.95], low=-5, high=5), dpc.scores.Signed(), np.zeros(60), labels, [0.9])
+    assert found.thresholds.shape == (2, 60, 1)
+    with pytest.raises(ValueError, match=r"crps asks for 256 levels; take a run of a belief"):
+        dpc.metrics.crps(dpc.replay(dpc.ACI([0.9]), SEQUENCES["iid"][:60], [0.9]))
 
 
 # What an adversary plays when it has seen the threshold of the round.
@@ -226,7 +318,10 @@ BOUNDS = {
     "ogd_constant": (lambda a: dpc.OGD([a], rate=0.05), lambda a, t: (1 + 0.05) / (0.05 * t)),
     "ogd": (lambda a: dpc.OGD([a]), lambda a, t: 2 / np.sqrt(t)),
     "ogd_decaying": (lambda a: dpc.OGD([a], rate=dpc.rates.decaying(0.2)), lambda a, t: 2 / (t * t**-0.7)),
-    "pid_tracker": (lambda a: dpc.PID([a], rate=0.05, integral=0), lambda a, t: (1 + 0.05) / (0.05 * t)),
+    "pid_tracker": (
+        lambda a: dpc.PID([a], rate=0.05, integral=0, window=None, initial=a),
+        lambda a, t: (1 + 0.05) / (0.05 * t),
+    ),
     "pid": (
         lambda a: dpc.PID([a], rate=0.0, saturation=0.2, outside="infinite"),
         lambda a, t: np.pi * 0.2 / (2 * np.log(t)) + 4 / t,
@@ -391,7 +486,8 @@ def test_a_shifted_and_stretched_support_shifts_and_stretches_the_thresholds(nam
     """By factors of two and small whole shifts, so that rounding does not come into it."""
     scores, levels = np.round(SEQUENCES["drifting"][:300], 6), (0.1, 0.5, 0.9)
     unit = thresholds(BASELINES[name], scores, levels)
-    wide = thresholds(dataclasses.replace(BASELINES[name], low=-4.0, high=4.0), 8 * scores - 4, levels)
+    support = {"low": -4.0, "high": 4.0} | ({"initial": -4.0} if name == "pid" else {})  # PID starts at 0 otherwise
+    wide = thresholds(dataclasses.replace(BASELINES[name], **support), 8 * scores - 4, levels)
     np.testing.assert_allclose(wide, 8 * unit - 4, rtol=0, atol=1e-9)
 
 
@@ -435,9 +531,8 @@ def test_long_fading_sums_reach_what_they_should(dtype):
 
 
 def test_a_tracker_with_a_window_still_tracks():
-    covered = np.full(2000, 0.95)[:, None] <= thresholds(
-        dpc.PID([0.9], integral=0, window=50), np.full(2000, 0.95), [0.9]
-    )
+    scores = 0.95 + 0.001 * (np.arange(2000) % 7)
+    covered = scores[:, None] <= thresholds(dpc.PID([0.9], integral=0, window=50, initial=0.95), scores, [0.9])
     assert abs(covered.mean() - 0.9) < 0.02
 
 

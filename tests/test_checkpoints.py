@@ -91,7 +91,7 @@ def test_every_exported_class_has_a_name_in_files():
     registered = {kind for kind in found if jax.tree_util.all_leaves([kind]) and hasattr(kind, "__dataclass_fields__")}
     apart = {priors.NumPyroPrior, schedules.Custom, rates.Custom}  # told in ways of their own
     assert registered - apart == set(CLASSES.values())
-    assert {card.name for card in dpc.learners()} <= set(CLASSES)
+    assert {card.name for card in dpc.learners()} <= {kind.__name__ for kind in CLASSES.values()}
 
 
 def test_a_batch_of_states_and_an_empty_one(tmp_path):
@@ -125,8 +125,14 @@ def test_files_of_format_1_go_on_being_read(name):
 
 
 def test_there_is_a_stored_file_of_every_learner():
-    kinds = {type(learner).__name__ for learner in SAMPLES.values()}
-    assert kinds == {name for name in CLASSES if "." not in name}
+    kinds = {type(learner) for learner in SAMPLES.values()}
+    assert kinds == {kind for name, kind in CLASSES.items() if "." not in name}
+
+
+def test_a_pid_of_before_it_followed_the_authors_is_refused():
+    """Its rates were shares of the support, and its integrator was a round ahead: it must not go on in silence."""
+    with pytest.raises(ValueError, match=r"PID\.dpc cannot be loaded: it holds a PID of before .* replay the scores"):
+        dpc.load(STORED / "format_1" / "PID.dpc")
 
 
 def test_a_function_of_the_user_is_asked_for_and_known_again(tmp_path):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import ALL as SHARED
-from cases import BASELINES, LEVELS, sequences
+from cases import BASELINES, LEVELS, levels_by_round, sequences
 from cases import LEARNERS as SINGLE
 
 import dpconformal as dpc
@@ -201,7 +201,7 @@ def test_thresholds_never_cross(name):
 
 @every_kind
 def test_levels_may_change_every_round(name):
-    levels = np.random.default_rng(8).random((T, 3))
+    levels = levels_by_round(ALL[name], T)
     run = dpc.replay(ALL[name], SCORES, levels)
     for t in range(T):
         fixed = dpc.replay(ALL[name], SCORES, levels[t]).thresholds[t]

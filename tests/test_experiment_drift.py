@@ -42,8 +42,8 @@ def _recount(thresholds, scores):
 def test_regret_and_coverage_equal_a_recount(data):
     for stream in STREAMS:
         scores = data.scores.sel(stream=stream).values
-        for method in data.method.values:
-            here = data.sel({"stream": stream, "method": method, "seed": 0})
+        for method in data.learner.values:
+            here = data.sel({"stream": stream, "learner": method, "seed": 0})
             thresholds = here.thresholds.values
             np.testing.assert_allclose((here.regret, here.coverage_error), _recount(thresholds, scores), atol=1e-12)
             assert float(here.coverage) == np.mean(scores <= thresholds)
@@ -51,9 +51,9 @@ def test_regret_and_coverage_equal_a_recount(data):
 
 def test_methods_and_their_settings(data):
     names = [f"Exact {discount:g} {prior}" for prior in ("uniform", "learned") for discount in DISCOUNTS]
-    assert list(data.method.values) == [TRUTH, *names, *RIVALS]
-    assert data.discount.sel({"method": "Exact 0.97 learned"}) == 0.97
-    assert list(data.prior.sel({"method": ["ACI", "Exact 1 uniform"]}).values) == ["", "uniform"]
+    assert list(data.learner.values) == [TRUTH, *names, *RIVALS]
+    assert data.discount.sel({"learner": "Exact 0.97 learned"}) == 0.97
+    assert list(data.prior.sel({"learner": ["ACI", "Exact 1 uniform"]}).values) == ["", "uniform"]
     assert data.attrs["certified"] == 1
     for learner in ("uniform", "learned"):
         assert f" {learner}, piecewise" in data.attrs["certificate"]
@@ -69,7 +69,7 @@ def test_thresholds_are_quantiles_of_the_discounted_belief(data):
         masses = (np.histogram(reference, 20, (0, 1))[0] + 1 / 20) / (ROUNDS + 1)
         prior = np.interp(grid, np.linspace(0, 1, 21), np.append(0, np.cumsum(masses)))
         weight = np.sqrt(1 - discount) / (discount + np.sqrt(1 - discount))
-        shown = data.thresholds.sel({"stream": stream, "method": "Exact 0.97 learned"}).values
+        shown = data.thresholds.sel({"stream": stream, "learner": "Exact 0.97 learned"}).values
         for n in (0, 1, 60, ROUNDS - 1):
             faded = discount ** np.arange(n - 1, -1, -1.0)
             recent = np.array([faded[scores[:n] <= x].sum() for x in grid[::1000]])
@@ -95,7 +95,7 @@ def test_the_true_quantile_is_exceeded_as_often_as_it_should():
 def test_true_quantiles_are_kept(data):
     for stream in STREAMS:
         expected = module._simulate(stream, ROUNDS, 0)[1] * scipy.stats.beta(2, 5).ppf(LEVEL)
-        np.testing.assert_allclose(data.thresholds.sel({"stream": stream, "method": TRUTH}), expected, rtol=1e-10)
+        np.testing.assert_allclose(data.thresholds.sel({"stream": stream, "learner": TRUTH}), expected, rtol=1e-10)
 
 
 def test_the_table_has_means_and_standard_errors(data):
@@ -103,8 +103,8 @@ def test_the_table_has_means_and_standard_errors(data):
     assert list(table.columns) == [
         f"{name}{end}" for name in ("regret", "coverage", "coverage error") for end in ("", " se")
     ]
-    assert len(table) == data.sizes["stream"] * data.sizes["method"]
-    values = data.regret.sel({"stream": "slow", "method": "PID"}).values
+    assert len(table) == data.sizes["stream"] * data.sizes["learner"]
+    values = data.regret.sel({"stream": "slow", "learner": "PID"}).values
     row = table.loc[("slow", "PID")]
     np.testing.assert_allclose(row[["regret", "regret se"]], [values.mean(), values.std(ddof=1) / np.sqrt(2)])
 

@@ -67,7 +67,7 @@ def _threshold(prior, method, seed, count, level):
 @pytest.mark.parametrize("prior", ["good", "wrong"])
 def test_coverage_and_risk_equal_a_recount(data, prior, method):
     for seed, count in ((0, 3), (5, 60)):
-        here = data.sel({"prior": prior, "method": method, "seed": seed, "count": count})
+        here = data.sel({"prior": prior, "learner": method, "seed": seed, "count": count})
         threshold = _threshold(prior, method, seed, count, LEVEL)
         assert float(here.coverage) == pytest.approx(TRUTH.cdf(threshold), abs=2e-5)
         if np.isinf(threshold):
@@ -86,41 +86,41 @@ def test_excess_crps_is_the_distance_to_the_truth(data):
             counted = np.searchsorted(np.sort(_scores(seed)[:60]), grid, side="right")
             belief = (20 * _prior_cdf(prior, grid) + counted) / 80
             exact.append(integrate.trapezoid((belief - TRUTH.cdf(grid)) ** 2, grid))
-        found = data.excess_crps.sel({"prior": prior, "method": "a = 20", "count": 60})
+        found = data.excess_crps.sel({"prior": prior, "learner": "a = 20", "count": 60})
         assert float(found.mean()) == pytest.approx(np.mean(exact), rel=0.1)
-    assert np.isnan(data.excess_crps.sel({"method": "SplitConformal"})).all()
+    assert np.isnan(data.excess_crps.sel({"learner": "SplitConformal"})).all()
 
 
 def test_risk_is_within_theorem_4_and_coverage_within_the_bracket(data):
-    ours = data.sel({"method": list(SCHEDULES)})
+    ours = data.sel({"learner": list(SCHEDULES)})
     assert (ours.excess_risk <= ours.bound).all()
     spread = 5 * ours.coverage.std("seed", ddof=1) / np.sqrt(6) + 1e-9
     assert (ours.coverage.mean("seed") >= ours.bracket_low - spread).all()
     assert (ours.coverage.mean("seed") <= ours.bracket_high + spread).all()
     bound = dpc.theory.excess_risk_bound(61, LEVEL, 0.05, schedule=SCHEDULES["a = 5"])
-    assert float(ours.bound.sel({"prior": "uniform", "method": "a = 5", "count": 60})) == pytest.approx(bound)
-    assert data.bound.sel({"method": ["ERM", "SplitConformal"]}).isnull().all()
+    assert float(ours.bound.sel({"prior": "uniform", "learner": "a = 5", "count": 60})) == pytest.approx(bound)
+    assert data.bound.sel({"learner": ["ERM", "SplitConformal"]}).isnull().all()
     assert data.attrs["certified"] == 1
 
 
 def test_a_good_prior_helps_and_a_wrong_one_hurts(data):
-    risk = data.excess_crps.sel({"method": "a = 20", "count": 3}).mean("seed")
-    erm = data.excess_crps.sel({"method": "ERM", "prior": "good", "count": 3}).mean("seed")
+    risk = data.excess_crps.sel({"learner": "a = 20", "count": 3}).mean("seed")
+    erm = data.excess_crps.sel({"learner": "ERM", "prior": "good", "count": 3}).mean("seed")
     assert risk.sel(prior="good") < erm < risk.sel(prior="wrong")
 
 
 def test_methods_without_a_prior_are_the_same_for_each(data):
-    plain = data[["coverage", "excess_risk"]].sel({"method": ["ERM", "SplitConformal"]})
+    plain = data[["coverage", "excess_risk"]].sel({"learner": ["ERM", "SplitConformal"]})
     for prior in ("uniform", "wrong"):
         xr.testing.assert_equal(plain.sel(prior=prior, drop=True), plain.sel(prior="good", drop=True))
 
 
 def test_the_table_has_means_and_standard_errors(data):
     table = tabulate_frequentist(data)
-    assert table.index.names == ["prior", "method", "count"]
+    assert table.index.names == ["prior", "learner", "count"]
     assert list(table.columns[-2:]) == ["bound", "above bound"]
     row = table.loc[("wrong", "1/√t", 12)]
-    values = data.excess_risk.sel({"prior": "wrong", "method": "1/√t", "count": 12}).values
+    values = data.excess_risk.sel({"prior": "wrong", "learner": "1/√t", "count": 12}).values
     np.testing.assert_allclose(row[["excess risk", "excess risk se"]], [values.mean(), values.std(ddof=1) / np.sqrt(6)])
     assert row["above bound"] == 0
     split = table.loc[("good", "SplitConformal", 3)]

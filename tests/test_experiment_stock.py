@@ -283,13 +283,13 @@ def test_coverage_and_loss_equal_a_recount(data):
     assert list(data.date.values.astype("datetime64[D]")) == list(DAYS.to_numpy().astype("datetime64[D]"))
     np.testing.assert_array_equal(data.level, LEVELS)
     for method in ("ACI", "MVP", "ERM", "Quantized"):
-        thresholds = data.thresholds.sel({"method": method}).values
+        thresholds = data.thresholds.sel({"learner": method}).values
         scores = data.scores.values[:, None]
         gap = scores - thresholds
         losses = np.where(gap > 0, np.array(LEVELS) * gap, (np.array(LEVELS) - 1) * gap)
-        cumulated = data.cumulative_loss.sel({"method": method})
+        cumulated = data.cumulative_loss.sel({"learner": method})
         np.testing.assert_allclose(cumulated, np.cumsum(losses, axis=0), rtol=1e-10, atol=1e-12)
-        coverage, sd = (values.sel({"method": method}).values for values in (data.coverage, data.coverage_sd))
+        coverage, sd = (values.sel({"learner": method}).values for values in (data.coverage, data.coverage_sd))
         if method != "MVP":
             np.testing.assert_array_equal(coverage, np.mean(gap <= 0, axis=0))
             assert not sd.any()
@@ -299,10 +299,10 @@ def test_coverage_of_mvp_is_the_mean_over_seeds(data):
     scores, eta = data.scores.values, np.sqrt(np.log(80) / 140)
     learners = [dpc.MVP(LEVELS, buckets=40, eta=eta, normalize=False, seed=seed) for seed in range(3)]
     thresholds = [np.asarray(dpc.replay(learner, scores, LEVELS).thresholds) for learner in learners]
-    np.testing.assert_allclose(data.thresholds.sel({"method": "MVP"}), thresholds[0])
+    np.testing.assert_allclose(data.thresholds.sel({"learner": "MVP"}), thresholds[0])
     covered = [np.mean(scores[:, None] <= found, axis=0) for found in thresholds]
-    np.testing.assert_allclose(data.coverage.sel({"method": "MVP"}), np.mean(covered, axis=0))
-    np.testing.assert_allclose(data.coverage_sd.sel({"method": "MVP"}), np.std(covered, axis=0), atol=1e-12)
+    np.testing.assert_allclose(data.coverage.sel({"learner": "MVP"}), np.mean(covered, axis=0))
+    np.testing.assert_allclose(data.coverage_sd.sel({"learner": "MVP"}), np.std(covered, axis=0), atol=1e-12)
     assert np.std(covered, axis=0).any()
 
 
@@ -318,8 +318,8 @@ def test_the_table_has_a_row_for_each_method(data):
     table = tabulate_stock(data)
     assert list(table.index) == ["ACI", "MVP", "ERM", "Quantized"]
     assert list(table.columns) == [*(f"{level:g}" for level in LEVELS), "loss at 0.9"]
-    assert table.loc["ERM", "0.95"] == float(data.coverage.sel({"method": "ERM", "level": 0.95}))
-    mean = float(data.cumulative_loss.sel({"method": "ACI", "level": 0.9})[-1]) / 140
+    assert table.loc["ERM", "0.95"] == float(data.coverage.sel({"learner": "ERM", "level": 0.95}))
+    mean = float(data.cumulative_loss.sel({"learner": "ACI", "level": 0.9})[-1]) / 140
     assert table.loc["ACI", "loss at 0.9"] == pytest.approx(mean)
 
 

@@ -197,14 +197,14 @@ def test_frequentists_on_extreme_supports(name, support):
         )  # optimised programs differ in a bit
 
 
-GRID = [0.1, 0.9]
+GRID = [0.1, 0.5, 0.9]
 GRIDS = {
     "ogd": lambda low, high: dpc.OGD(GRID, low=low, high=high),
     "sfogd": lambda low, high: dpc.SFOGD(GRID, low=low, high=high),
     "saocp": lambda low, high: dpc.SAOCP(GRID, low=low, high=high),
     "aci": lambda low, high: dpc.ACI(GRID, window=8, low=low, high=high),
     "dtaci": lambda low, high: dpc.DtACI(GRID, window=8, low=low, high=high),
-    "pid": lambda low, high: dpc.PID(GRID, low=low, high=high),
+    "pid": lambda low, high: dpc.PID(GRID, integral=None, window=8, low=low, high=high),
     "mvp": lambda low, high: dpc.MVP(GRID, buckets=8, low=low, high=high),
     "agaci": lambda low, high: dpc.AgACI(GRID, window=8, low=low, high=high),
 }

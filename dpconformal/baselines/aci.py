@@ -156,7 +156,7 @@ class ACI(GridLearner):
     Parameters
     ----------
     levels : array_like, shape (G,)
-        The grid; a query goes to the nearest level.
+        The grid; other levels are refused.
     rate : float
         γ, how much one round moves the level.
     window : int

@@ -104,7 +104,7 @@ class DtACI(GridLearner):
     Parameters
     ----------
     levels : array_like, shape (G,)
-        The grid; a query goes to the nearest level.
+        The grid; other levels are refused.
     rates : array_like, shape (K,)
         γ of each expert.
     window : int

@@ -1,4 +1,4 @@
-"""What iterate-centric methods have in common: a copy for each level of a grid, and queries that go to the nearest."""
+"""What iterate-centric methods have in common: a copy for each level of a grid, and queries for these levels alone."""
 
 from typing import Any, ClassVar
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.grid_checks import check_state, check_width
+from dpconformal.baselines.grid_checks import SAME, check_asked, check_state, check_width
 from dpconformal.beliefs.weights import check_unspoilt
 from dpconformal.checks import Numbers, Scalar, whole
 from dpconformal.counting import advance, room_to_count
@@ -19,6 +19,10 @@ class GridLearner:
     """
     A method that follows each level of its own grid by itself: its thresholds may cross.
 
+    A level that is not in the grid is refused, and inside ``jit``, where nothing can be raised, answered with NaN. Two
+    levels are the same if they differ by 2⁻²² (2.4e-7) at most, which is what rounding in float32 comes to: 0.9 of
+    float32 and 0.9 of float64 are one level. Where the grid has several so close, the nearest answers.
+
     A method says how it starts (``start``), what it answers at the levels of its grid (``thresholds``) and how it
     learns from a score (``learn``), as pure functions; the checks, the routing and the counting are done here.
     """
@@ -27,6 +31,7 @@ class GridLearner:
     low: Scalar
     high: Scalar
     state_type: ClassVar[type]
+    to_nearest: ClassVar[bool] = False  # whether the nearest level of the grid answers for one that it does not have
     room: ClassVar[int | None] = None  # size of an axis of the state that may also be smaller
 
     @property
@@ -57,8 +62,12 @@ class GridLearner:
         check_width(self, dtype_of(state))
         return room_to_count(state, rounds)
 
+    def check_levels(self, levels: Numbers, why: str = "") -> None:
+        """Refuse levels that the grid does not have; ``why`` is added to the message."""
+        check_asked(self, levels, why)
+
     def quantile(self, state: State, levels: Numbers) -> Float[Array, "..."]:
-        """Predict the threshold of each level: that of the nearest level of the grid."""
+        """Predict the threshold of each level, which must be one of the grid."""
         return routed(self, state, levels)
 
     def observe(self, state: State, score: Numbers) -> State:
@@ -85,7 +94,7 @@ class GridLearner:
 
 def routed(learner: Any, state: State, levels: Numbers, *given: Any) -> Float[Array, "..."]:
     """
-    Ask a grid learner for any levels.
+    Ask a grid learner for levels of its grid, in any order.
 
     Parameters
     ----------
@@ -101,9 +110,15 @@ def routed(learner: Any, state: State, levels: Numbers, *given: Any) -> Float[Ar
     Returns
     -------
     Array
-        The thresholds of the nearest levels of the grid.
+        Thresholds; NaN for a traced level that is not in the grid.
+
+    Raises
+    ------
+    ValueError
+        For a level that is not in the grid, unless the learner is one that goes to the nearest.
     """
     check_state(learner, state)
+    learner.check_levels(levels)
     return _routed(learner, state, as_levels(levels, dtype_of(state)), given)
 
 
@@ -166,7 +181,9 @@ def _started(learner: Any, dtype: Any) -> State:
 def _routed(learner: Any, state: State, levels: Array, given: tuple[Any, ...]) -> Array:
     grid = grid_of(learner, levels.dtype)
     own = jnp.where(jnp.isnan(grid) | ~jnp.asarray(learner.sound()), jnp.nan, learner.thresholds(state, *given))
-    return jnp.where((state.seen < 0) | jnp.isnan(levels), jnp.nan, own[nearest(grid, levels)])
+    found = nearest(grid, levels)
+    known = learner.to_nearest | (jnp.abs(grid[found] - levels) <= SAME)
+    return jnp.where((state.seen < 0) | jnp.isnan(levels) | ~known, jnp.nan, own[found])
 
 
 @jax.jit

@@ -10,7 +10,9 @@ import numpy as np
 from dpconformal.beliefs.window import check_latest
 from dpconformal.checks import as_numbers, complain_at, is_traced, number, ordered
 from dpconformal.counting import check_countable
-from dpconformal.inputs import check_not_batched, is_interval
+from dpconformal.inputs import as_levels, check_not_batched, exactly, is_interval
+
+SAME = 2.0**-22  # levels that are no further apart are one level: four units in the last place of a float32 below 1
 
 
 def check_grid(learner: Any, start_anywhere: bool = False) -> None:
@@ -61,6 +63,43 @@ def _column(name: str, values: Any) -> Any:
     if is_traced(array):
         return jnp.atleast_1d(array)
     return np.atleast_1d(np.asarray(array, float))
+
+
+def check_asked(learner: Any, levels: Any, why: str = "") -> None:
+    """
+    Check that a learner has the levels that it is asked for.
+
+    Parameters
+    ----------
+    learner : GridLearner
+        The learner.
+    levels : array_like
+        Levels asked for, of any shape. Traced ones, or a traced grid, are not looked at.
+    why : str
+        Where the levels come from, where the user did not ask for them.
+
+    Raises
+    ------
+    ValueError
+        Naming the first level that the grid does not have, unless the learner goes to the nearest.
+    """
+    if learner.to_nearest or is_traced(levels, learner.levels) or np.ndim(learner.levels) != 1:
+        return
+    as_levels(levels)
+    asked, grid = np.asarray(as_numbers("levels", levels), float), np.asarray(learner.levels, float)
+    missing = (np.abs(asked[..., None] - grid) > SAME).all(axis=-1)
+    if not missing.any():
+        return
+    name, grids = type(learner).__name__, (_written(grid), _written(np.unique(asked)))
+    remedy = f"construct it with the levels that you ask for, {name}({grids[1]}), or use MultiOGD or MultiMVP"
+    why = f"not in the grid of this {name}, {grids[0]}{why}; {remedy}, which answer with their nearest level"
+    complain_at("levels", asked, missing, why)
+
+
+def _written(levels: Any) -> str:
+    """Write a few levels, and of many the first and the last."""
+    shown = [exactly(level) for level in levels]
+    return f"[{', '.join(shown if len(shown) <= 8 else [*shown[:3], '…', shown[-1]])}]"
 
 
 def check_state(learner: Any, state: Any, batched: bool = False) -> None:

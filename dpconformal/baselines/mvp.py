@@ -19,7 +19,7 @@ from dpconformal.pytree import register
 @dataclass(frozen=True, eq=False)
 class MVP(GridLearner):
     """
-    Multivalid prediction (MVP), for each level of a grid (MultiMVP).
+    Multivalid prediction (MVP), for each level of a grid.
 
     Thresholds are multiples of 1/buckets of the support. In each round the method looks for two neighbouring buckets,
     of which one has covered too often and the other too rarely, and tosses a coin between them, so that whatever score
@@ -35,8 +35,7 @@ class MVP(GridLearner):
     Parameters
     ----------
     levels : array_like, shape (G,)
-        The grid; a query goes to the nearest level. With one level this is MVP, with ``jnp.linspace(0, 1, 50)``
-        the paper's MultiMVP.
+        The grid. Other levels are refused; :class:`MultiMVP` answers them with the nearest.
     buckets : int
         Thresholds to choose from.
     eta : float
@@ -81,13 +80,14 @@ class MVP(GridLearner):
 
     def __post_init__(self) -> None:
         check_grid(self)
+        own = type(self).__name__
         for name, check in (("buckets", places), ("groups", places), ("resolution", whole)):
-            object.__setattr__(self, name, check(f"MVP.{name}", getattr(self, name), 1))
-        places("MVP.buckets * MVP.groups", self.buckets * self.groups, 1)
-        object.__setattr__(self, "eta", number("MVP.eta", self.eta, 0.0, open_low=True))
+            object.__setattr__(self, name, check(f"{own}.{name}", getattr(self, name), 1))
+        places(f"{own}.buckets * {own}.groups", self.buckets * self.groups, 1)
+        object.__setattr__(self, "eta", number(f"{own}.eta", self.eta, 0.0, open_low=True))
         if not isinstance(self.normalize, bool):
-            raise ValueError(f"MVP.normalize = {self.normalize!r}: pass True or False")
-        check_seed("MVP.seed", self.seed)
+            raise ValueError(f"{own}.normalize = {self.normalize!r}: pass True or False")
+        check_seed(f"{own}.seed", self.seed)
 
     def init(self, rounds: int | None = None, dtype: Any = None, seed: Any = None) -> State:
         """Return the state before any score; with a seed of its own where one is given."""
@@ -97,8 +97,8 @@ class MVP(GridLearner):
         step = 1 / (self.resolution * self.buckets)
         if step < 2 * float(jnp.finfo(state.coin.dtype).eps):
             raise ValueError(
-                f"MVP.resolution = {self.resolution}: with {self.buckets} buckets the step {step:g} is too fine for "
-                f"{state.coin.dtype}"
+                f"{type(self).__name__}.resolution = {self.resolution}: with {self.buckets} buckets the step {step:g} "
+                f"is too fine for {state.coin.dtype}"
             )
         return state if seed is None else reseeded(state, seed)
 
@@ -113,7 +113,7 @@ class MVP(GridLearner):
         return jnp.broadcast_to(rows, full)
 
     def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
-        """Predict the threshold of each level: that of the nearest level of the grid, for a round of these groups."""
+        """Predict the threshold of each level, which must be one of the grid, for a round of these groups."""
         return routed(self, state, levels, self._row(context))
 
     def observe(self, state: State, score: Numbers, context: Any = None) -> State:
@@ -160,6 +160,36 @@ class MVP(GridLearner):
         if row.shape != (self.groups,):
             raise ValueError(f"context has shape {row.shape}: pass a row of {self.groups} booleans")
         return row
+
+
+@register(static=("buckets", "normalize", "groups", "resolution"))
+@dataclass(frozen=True, eq=False)
+class MultiMVP(MVP):
+    """
+    :class:`MVP` on a grid of levels, which answers any level with the threshold of the nearest one of the grid.
+
+    With ``levels=jnp.linspace(0, 1, 50)`` this is the paper's MultiMVP. What it covers is the level of the grid, not
+    the one asked for. Of two levels that are equally near the first answers.
+
+    Parameters
+    ----------
+    levels : array_like, shape (G,)
+        The grid.
+    buckets, eta, normalize, groups, seed, resolution, low, high
+        As for :class:`MVP`.
+
+    References
+    ----------
+    Zhang, Lu and Yang (2024), The benefit of being Bayesian in online conformal prediction.
+
+    Examples
+    --------
+    >>> learner = MultiMVP(levels=[0.5, 0.9], buckets=10)
+    >>> learner.quantile(learner.observe(learner.init(), 0.7), [0.99]).round(4)
+    Array([0.1], dtype=float...)
+    """
+
+    to_nearest: ClassVar[bool] = True
 
 
 def _booleans(context: Any) -> Array:

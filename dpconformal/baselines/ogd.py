@@ -56,10 +56,10 @@ def slope(threshold: Float[Array, "*n"], score: Float[Array, ""], levels: Float[
 @dataclass(frozen=True, eq=False)
 class OGD(GridLearner):
     """
-    Online gradient descent: r ← r - η_t · ∂l(r), for each level of a grid (MultiOGD).
+    Online gradient descent: r ← r - η_t · ∂l(r), for each level of a grid.
 
-    With one level this is the paper's OGD, with ``levels=jnp.linspace(0, 1, 50)`` its MultiOGD: a query goes to the
-    nearest level of the grid. Each level is followed by itself, so thresholds of different levels may cross.
+    Each level is followed by itself, so thresholds of different levels may cross. A level that is not in the grid is
+    refused; :class:`MultiOGD` answers it with the nearest.
 
     Guarantees, for scores in [low, high] of width R, with no further assumption:
 
@@ -102,7 +102,7 @@ class OGD(GridLearner):
 
     def __post_init__(self) -> None:
         check_grid(self)
-        object.__setattr__(self, "rate", rates.as_rate(self.rate, "OGD"))
+        object.__setattr__(self, "rate", rates.as_rate(self.rate, type(self).__name__))
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> State:
         """Return the state before any score; a user's own rate is checked on the ``rounds`` to come."""
@@ -135,3 +135,33 @@ class OGD(GridLearner):
         dtype = score.dtype
         step = width_of(self, dtype) * self.rate.step(state.seen.astype(dtype) + 1).astype(dtype)
         return state._replace(iterate=state.iterate - step * slope(state.iterate, score, grid_of(self, dtype)))
+
+
+@register()
+@dataclass(frozen=True, eq=False)
+class MultiOGD(OGD):
+    """
+    :class:`OGD` on a grid of levels, which answers any level with the threshold of the nearest one of the grid.
+
+    With ``levels=jnp.linspace(0, 1, 50)`` this is the paper's MultiOGD. What it covers is the level of the grid, not
+    the one asked for: 0.99 is answered by level 1 of these fifty. Of two that are equally near the first answers.
+
+    Parameters
+    ----------
+    levels : array_like, shape (G,)
+        The grid.
+    rate, initial, low, high
+        As for :class:`OGD`.
+
+    References
+    ----------
+    Zhang, Lu and Yang (2024), The benefit of being Bayesian in online conformal prediction.
+
+    Examples
+    --------
+    >>> learner = MultiOGD(levels=[0.5, 0.9])
+    >>> learner.quantile(learner.observe(learner.init(), 0.7), [0.6, 0.99])
+    Array([1. , 0.8], dtype=float...)
+    """
+
+    to_nearest: ClassVar[bool] = True

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.aci import OUTSIDE
-from dpconformal.baselines.grid import GridLearner, dtype_of, grid_of, initial_of, learnt, routed, width_of
+from dpconformal.baselines.grid import GridLearner, dtype_of, grid_of, initial_of, learnt, routed
 from dpconformal.baselines.grid_checks import check_grid
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, places
 from dpconformal.learner import State
@@ -26,14 +26,17 @@ class Controller(NamedTuple):
     tracker : Array, shape (G,)
         The quantile tracker of each level: the proportional part.
     misses : Array, shape (G,)
-        Rounds whose score exceeded the threshold: the integral part is computed from them.
+        Rounds but the latest one whose score exceeded the threshold: the integral part is computed from them.
+    missed : Array, shape (G,)
+        1 where the score of the latest round exceeded the threshold, which the integral part learns a round later.
     latest : Array, shape (window,)
-        The latest scores, for the scale of the steps; of length 0 where that is the support's.
+        The latest scores, for the scale of the steps; of length 0 without a window.
     """
 
     seen: Int[Array, "*B"]  # ()
     tracker: Float[Array, "*B G"]  # (G,)
     misses: Int[Array, "*B G"]  # (G,)
+    missed: Int[Array, "*B G"]  # (G,)
     latest: Float[Array, "*B W"]  # (window,)
 
 
@@ -43,39 +46,48 @@ class PID(GridLearner):
     """
     Conformal PID control: threshold = scorecast + tracker + saturation(sum of coverage errors).
 
-    * P, the tracker: r ← r + η · (miss - (1 - level)), online gradient descent with a constant step. With
-      ``integral=0`` and no scorecast nothing else remains.
-    * I, the integrator: K · tan(x · ln t / (t · C)) of x = misses - (1 - level)·(t - 1), in round t; beyond ±π/2 it
-      saturates and the set is everything or nothing.
+    * P, the tracker: r ← r + η · S · (miss - (1 - level)), where S is the spread of recent scores: the largest less
+      the smallest of the ``window`` scores before the round's own. With ``integral=0`` and no scorecast nothing else
+      remains.
+    * I, the integrator: K · tan(x · ln t / (t · C)) after t rounds, where x = misses - (1 - level)·(t - 1) counts all
+      of them but the latest; beyond ±π/2 it saturates and the set is everything or nothing.
     * D, the scorecast, with ``scorecast=True``: a forecast of the coming score, or of its quantiles, that you make
       from the past and pass as the round's ``context``: ``replay(learner, scores, levels, context=forecasts)``, of
       shape (T,), or (T, G) with one for each level of the grid. The tracker then follows what the forecasts leave
       over.
 
-    Guarantee, with no assumption: with ``integral`` > 0 the coverage frequency of T rounds is within
+    This is the convention of the authors' code (github.com/aangelopoulos/conformal-time-series, ``core/methods.py``).
+    The paper's formula for the integrator counts the latest round, too. The first rounds: the tracker starts at 0;
+    one score has no spread, so that it makes its first step in round 3. (The authors' code makes a step of η in
+    round 1 already, in whatever units the scores have.) The integrator is 0 in rounds 1 and 2.
+
+    ``low`` and ``high`` scale nothing: scores outside are refused, and a saturated integrator answers with them. Scores
+    that are all alike have no spread, and the tracker stands still.
+
+    Guarantee, with no assumption: with the integrator the coverage frequency of T rounds is within
     πC/(2 ln T) + 4/T of the level (``outside="infinite"``, or ``"ends"`` if no score equals ``low``); with P alone and
-    without a window, as for :class:`OGD` with a constant step. Thresholds of different levels may cross.
+    ``window=None`` within (R + η)/(ηT), R being high - low, if the tracker starts within the support. Thresholds of
+    different levels may cross.
 
     Parameters
     ----------
     levels : array_like, shape (G,)
-        The grid; a query goes to the nearest level.
+        The grid; other levels are refused.
     rate : float
-        η, as a share of the scale: of high - low, or with a window of the largest of the latest scores.
-    integral : float
-        K, as a share of high - low. 0 switches the integrator off.
+        η, as a share of the spread of recent scores; without a window, in units of the scores.
+    integral : float, optional
+        K, in units of the scores; by default the spread S of recent scores. 0 switches the integrator off.
     saturation : float
         C: the smaller, the sooner the integrator takes over.
     scorecast : bool
         Whether each round comes with a scorecast.
-    window : int, optional
-        Take the largest of that many latest scores, less ``low``, for the scale of the steps, as in the paper's
-        experiments.
+    window : int or None
+        How many recent scores their spread is taken of. None: the step is η itself, and K must be given.
     outside : {"ends", "infinite"}
         Threshold of a saturated integrator: ``high`` or ``low``; or ±∞, a set of everything or nothing.
     initial : array_like, optional
-        First value of the tracker, one for all levels or one for each; by default low + level · (high - low), and 0
-        with a scorecast.
+        First value of the tracker, one for all levels or one for each; by default 0, or the end of the support that is
+        next to it; with a scorecast always 0.
     low, high : float
         The support. Scores outside are refused; thresholds may leave it.
 
@@ -85,18 +97,18 @@ class PID(GridLearner):
 
     Examples
     --------
-    >>> learner = PID(levels=[0.9], integral=0)
-    >>> state = learner.observe(learner.init(), 0.95)
-    >>> learner.quantile(state, [0.9]).round(3)
-    Array([0.99], dtype=float...)
+    >>> import dpconformal as dpc
+    >>> learner = PID(levels=[0.9], integral=0, initial=0.5, low=-1)
+    >>> dpc.replay(learner, [0.2, -0.4, 0.6, 0.1], [0.9]).thresholds.ravel().round(3)
+    Array([0.5  , 0.5  , 0.5  , 0.554], dtype=float...)
     """
 
     levels: Any
     rate: Scalar = 0.1
-    integral: Scalar = 1.0
+    integral: Scalar = None
     saturation: Scalar = 1.0
     scorecast: bool = False
-    window: int | None = None
+    window: int | None = 100
     outside: str = "ends"
     initial: Any = None
     low: Scalar = 0.0
@@ -108,10 +120,14 @@ class PID(GridLearner):
             raise ValueError(f"PID.scorecast = {self.scorecast!r}: pass True, and the scorecasts as replay's context")
         check_grid(self, start_anywhere=self.scorecast)
         for name in ("rate", "integral", "saturation"):
+            if name == "integral" and self.integral is None:
+                continue
             value = number(f"PID.{name}", getattr(self, name), 0.0, open_low=name == "saturation")
             object.__setattr__(self, name, value)
         if self.window is not None:
             object.__setattr__(self, "window", places("PID.window", self.window, 1))
+        elif self.integral is None:
+            raise ValueError("PID.integral = None: without a window give K, in units of the scores, or 0 for P alone")
         if self.outside not in OUTSIDE[:2]:
             raise ValueError(f"PID.outside = {self.outside!r}: pass one of {', '.join(map(repr, OUTSIDE[:2]))}")
 
@@ -147,7 +163,7 @@ class PID(GridLearner):
         return jnp.broadcast_to(jnp.asarray(array, jnp.result_type(float)), full)
 
     def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
-        """Predict the threshold of each level: that of the nearest level of the grid, given the round's scorecast."""
+        """Predict the threshold of each level, which must be one of the grid, given the round's scorecast."""
         return routed(self, state, levels, self._row(state, context))
 
     def observe(self, state: State, score: Numbers, context: Any = None) -> State:
@@ -160,49 +176,54 @@ class PID(GridLearner):
             initial: Any = True if self.initial is None else jnp.all(jnp.isfinite(self.initial))
         else:
             initial = super().sound()
-        return jnp.asarray(initial) & (self.rate >= 0) & (self.integral >= 0) & (self.saturation > 0)
+        integral = True if self.integral is None else self.integral >= 0
+        return jnp.asarray(initial) & (self.low < self.high) & (self.rate >= 0) & integral & (self.saturation > 0)
 
     def start(self, dtype: Any) -> Controller:
         """Return the state before any score."""
-        tracker = initial_of(self, dtype)
-        if self.scorecast and self.initial is None:
-            tracker = jnp.zeros_like(tracker)
-        return Controller(
-            jnp.zeros((), jnp.int32),
-            tracker,
-            jnp.zeros(tracker.shape, jnp.int32),
-            jnp.full(self.window or 0, jnp.nan, dtype),
-        )
+        if self.initial is None:
+            low, high = (jnp.asarray(0 if self.scorecast else end, dtype) for end in self.support)
+            tracker = jnp.full(len(self.levels), jnp.clip(0, low, high), dtype)
+        else:
+            tracker = initial_of(self, dtype)
+        nobody = jnp.zeros(tracker.shape, jnp.int32)
+        latest = jnp.full(self.window or 0, jnp.nan, dtype)
+        return Controller(jnp.zeros((), jnp.int32), tracker, nobody, nobody, latest)
+
+    def spread(self, state: Controller) -> Float[Array, ""]:
+        """Measure how far apart recent scores lie, of which there are none at first; 1 without a window."""
+        if self.window is None:
+            return jnp.ones((), state.tracker.dtype)
+        return jnp.where(state.seen > 0, jnp.nanmax(state.latest) - jnp.nanmin(state.latest), 0)
 
     def thresholds(self, state: Controller, scorecast: Any = None) -> Float[Array, " G"]:
         """Predict the threshold of each level of the grid."""
         dtype = state.tracker.dtype
-        rounds = jnp.maximum(state.seen, 0).astype(dtype)
-        level, width = grid_of(self, dtype), width_of(self, dtype)
-        gain, saturation = jnp.asarray(self.integral, dtype), jnp.asarray(self.saturation, dtype)
-        error = state.misses.astype(dtype) - (1 - level) * rounds
-        angle = error * jnp.log(rounds + 1) / ((rounds + 1) * saturation)
+        rounds = jnp.maximum(state.seen, 1).astype(dtype)
+        gain = self.spread(state) if self.integral is None else jnp.asarray(self.integral, dtype)
+        error = state.misses.astype(dtype) - (1 - grid_of(self, dtype)) * (rounds - 1)
+        angle = error * jnp.log(rounds) / (rounds * jnp.asarray(self.saturation, dtype))
         full = jnp.abs(angle) >= jnp.pi / 2
-        answers = state.tracker + gain * width * jnp.tan(jnp.where(full, 0, angle))
+        answers = state.tracker + gain * jnp.tan(jnp.where(full, 0, angle))
         if scorecast is not None:
             answers = answers + scorecast
         ends = (-jnp.inf, jnp.inf) if self.outside == "infinite" else self.support
         low, high = (jnp.asarray(end, dtype) for end in ends)
-        return jnp.where(full & (gain > 0), jnp.where(angle > 0, high, low), answers)
+        off = False if self.integral is None else gain == 0  # scores that are all alike saturate it, too
+        return jnp.where(full & ~jnp.asarray(off), jnp.where(angle > 0, high, low), answers)
 
     def learn(self, state: Controller, score: Float[Array, ""], scorecast: Any = None) -> Controller:
         """Step the tracker and count the misses."""
         dtype, now = score.dtype, jnp.maximum(state.seen, 0)
         threshold = self.thresholds(state, scorecast)
         missed = score > threshold
-        latest, scale = state.latest, width_of(self, dtype)
-        if self.window is not None:
-            latest = jnp.where(jnp.arange(self.window, dtype=now.dtype) == now % self.window, score, latest)
-            scale = jnp.nanmax(latest) - jnp.asarray(self.low, dtype)
-        step = jnp.asarray(self.rate, dtype) * scale
+        step = jnp.asarray(self.rate, dtype) * self.spread(state)
         tracker = state.tracker + step * (missed.astype(dtype) - (1 - grid_of(self, dtype)))
         tracker = jnp.where(jnp.isnan(threshold), jnp.nan, tracker)  # a bad traced scorecast spoils what follows
-        return Controller(state.seen, tracker, state.misses + missed.astype(state.misses.dtype), latest)
+        latest = state.latest
+        if self.window is not None:
+            latest = jnp.where(jnp.arange(self.window, dtype=now.dtype) == now % self.window, score, latest)
+        return Controller(state.seen, tracker, state.misses + state.missed, missed.astype(state.missed.dtype), latest)
 
     def _wanted(self, context: Any) -> bool:
         if self.scorecast == (context is not None):

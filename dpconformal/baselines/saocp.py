@@ -71,7 +71,7 @@ class SAOCP(GridLearner):
     Parameters
     ----------
     levels : array_like, shape (G,)
-        The grid; a query goes to the nearest level.
+        The grid; other levels are refused.
     lifetime : int
         g, rounds that an expert of an odd round lives.
     initial : array_like, optional

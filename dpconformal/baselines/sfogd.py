@@ -70,7 +70,7 @@ class SFOGD(GridLearner):
     Parameters
     ----------
     levels : array_like, shape (G,)
-        The grid; a query goes to the nearest level.
+        The grid; other levels are refused.
     rate : float
         η in units of high - low.
     initial : array_like, optional

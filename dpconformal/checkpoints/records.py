@@ -16,7 +16,7 @@ LEARNERS = (
     *(beliefs.Exact, beliefs.Quantized, beliefs.ERM, beliefs.SplitConformal),
     *(beliefs.SlidingERM, beliefs.DiscountedERM, beliefs.NExCP),
     *(baselines.OGD, baselines.SFOGD, baselines.SAOCP, baselines.ACI, baselines.DtACI, baselines.AgACI),
-    *(baselines.PID, baselines.MVP, heads.Credible, heads.Corrected),
+    *(baselines.PID, baselines.MVP, baselines.MultiOGD, baselines.MultiMVP, heads.Credible, heads.Corrected),
     *(aggregation.Aggregate, groups.Hierarchical),
 )
 PRIORS = (
@@ -31,6 +31,12 @@ CLASSES: dict[str, type] = {
     **{f"schedules.{kind.__name__}": kind for kind in SCHEDULES},
     "rates.Power": rates.Power,
 }
+# Names of before a class changed its meaning: what was saved under them cannot be carried on from.
+RETIRED = {
+    "PID": "it holds a PID of before its steps and its integrator were those of the authors' code, and what that one "
+    "learned means nothing to the present one: make a PID and replay the scores",
+}
+CLASSES["PID 2"] = CLASSES.pop("PID")
 _NAMES = {kind: name for name, kind in CLASSES.items()}
 # A user's own function cannot be kept. What it says at some rounds can, to know it again.
 _FUNCTIONS: dict[str, tuple[type, str]] = {
@@ -124,6 +130,8 @@ def make(entry: Any, arrays: list[np.ndarray], function: Callable[[Any], Any] | 
             return tuple(make(part, arrays, function) for part in parts)
         case {"class": str(name), "fields": dict(fields), **rest} if not rest and name in CLASSES:
             return _instance(CLASSES[name], {key: make(part, arrays, function) for key, part in fields.items()})
+        case {"class": str(name), **rest} if name in RETIRED:
+            raise ValueError(RETIRED[name])
         case {"distribution": str(name), "parameters": dict(given), **rest} if not rest:
             return _distribution(name, {key: make(part, arrays) for key, part in given.items()})
         case {"function": str(name), "values": list(values), **rest} if not rest and name in _FUNCTIONS:

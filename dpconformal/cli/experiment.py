@@ -147,7 +147,7 @@ def frequentist(
 def _by_count(frame: Any) -> Any:
     """Put a few numbers of scores side by side."""
     frame = frame[frame["count"].isin([10, 1000])]
-    wide = frame.pivot(index=["prior", "method"], columns="count", values=["coverage", "excess risk"])
+    wide = frame.pivot(index=["prior", "learner"], columns="count", values=["coverage", "excess risk"])
     brief = {"coverage": "cover", "excess risk": "risk"}
     wide.columns = [f"{brief[name]} {count}" for name, count in wide.columns]
-    return wide.loc[frame[["prior", "method"]].drop_duplicates().itertuples(index=False, name=None)].reset_index()
+    return wide.loc[frame[["prior", "learner"]].drop_duplicates().itertuples(index=False, name=None)].reset_index()

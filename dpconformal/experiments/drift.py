@@ -98,8 +98,8 @@ def drift(
     Returns
     -------
     xarray.Dataset
-        Over (stream, method, seed): ``regret`` and ``coverage_error``, absolute, as means over windows, and
-        ``coverage`` of all rounds. Of the first seed ``thresholds`` (stream, method, time) and ``scores`` (stream,
+        Over (stream, learner, seed): ``regret`` and ``coverage_error``, absolute, as means over windows, and
+        ``coverage`` of all rounds. Of the first seed ``thresholds`` (stream, learner, time) and ``scores`` (stream,
         time). Each method has a ``prior`` and a ``discount``, 1 for none. The true quantile of each round is there too:
         what a method would play that knew the scale.
 
@@ -133,20 +133,20 @@ def drift(
         return np.stack([measure(run)[..., 0] for run in runs.values()], axis=1)
 
     priors, discounts, _ = zip(("", 1.0, []), *methods.values(), strict=True)
-    summary = ("stream", "method", "seed")
+    summary = ("stream", "learner", "seed")
     data = xr.Dataset(
         {
             "regret": (summary, each(regret, windows).mean(axis=-1)),
             "coverage": (summary, each(coverage, runs)),
             "coverage_error": (summary, each(coverage_error, windows).mean(axis=-1)),
-            "thresholds": (("stream", "method", "time"), each(lambda run: run.thresholds[:, 0], runs)),
+            "thresholds": (("stream", "learner", "time"), each(lambda run: run.thresholds[:, 0], runs)),
             "scores": (("stream", "time"), np.asarray(scores[:, 0])),
         },
         {
             "stream": list(STREAMS),
-            "method": list(runs),
-            "prior": ("method", list(priors)),
-            "discount": ("method", list(discounts)),
+            "learner": list(runs),
+            "prior": ("learner", list(priors)),
+            "discount": ("learner", list(discounts)),
             "seed": np.arange(seeds),
             "time": np.arange(1, rounds + 1),
         },
@@ -202,19 +202,19 @@ def plot_drift(data: "xr.Dataset") -> Any:
     figure, axes = panels(3, data.sizes["stream"], 9.0, 9.0, sharey="row", height_ratios=(1.1, 1.1, 1))
     mean, error = _over_seeds(data)
     shades = {"uniform": "#eda35f", "learned": COLOURS["Exact"]}
-    own = {prior: data.method.values[data.prior.values == prior] for prior in shades}
+    own = {prior: data.learner.values[data.prior.values == prior] for prior in shades}
     dashed = {"color": INK, "linewidth": 1.1, "linestyle": (0, (4, 2)), "label": TRUTH}
     names = [*(f"β = {discount:g}" for discount in DISCOUNTS[:-1]), "no discount", *RIVALS]
     for column, stream in enumerate(data.stream.values):
         top, drawn = axes[0, column], data.thresholds.sel(stream=stream)
         dots = {"color": FAINT, "markersize": 3, "markeredgewidth": 0, "alpha": 0.35, "rasterized": True}
         top.plot(data.time, data.scores.sel(stream=stream), ".", **dots)
-        top.plot(data.time, drawn.sel({"method": "DtACI"}), color=COLOURS["DtACI"], linewidth=0.9, label="DtACI")
+        top.plot(data.time, drawn.sel({"learner": "DtACI"}), color=COLOURS["DtACI"], linewidth=0.9, label="DtACI")
         for prior, shade in shades.items():
-            best = int(np.argmin(mean.regret.sel({"stream": stream, "method": own[prior]}).values))
+            best = int(np.argmin(mean.regret.sel({"stream": stream, "learner": own[prior]}).values))
             label = f"{names[best]}, {prior} prior"
-            top.plot(data.time, drawn.sel({"method": own[prior][best]}), color=shade, linewidth=1.4, label=label)
-        top.plot(data.time, drawn.sel({"method": TRUTH}), **dashed)
+            top.plot(data.time, drawn.sel({"learner": own[prior][best]}), color=shade, linewidth=1.4, label=label)
+        top.plot(data.time, drawn.sel({"learner": TRUTH}), **dashed)
         top.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
         top.set(xlabel="round", ylim=(0, 1.32), yticks=(0, 0.5, 1))
         top.set_title(STREAMS[stream], fontsize=10)
@@ -223,15 +223,15 @@ def plot_drift(data: "xr.Dataset") -> Any:
             for shift, (prior, shade) in zip((-0.08, 0.08), shades.items(), strict=True):
                 style = {"marker": "o", "markersize": 4, "color": shade, "linewidth": 1.4}
                 place = np.arange(len(DISCOUNTS)) + shift
-                heights, bars = (part.sel({"method": own[prior]}) for part in (value, bar))
+                heights, bars = (part.sel({"learner": own[prior]}) for part in (value, bar))
                 ax.errorbar(place[:-1], heights[:-1], bars[:-1], **style, label=f"ours, {prior} prior")
                 ax.errorbar(place[-1], heights[-1], bars[-1], **style)  # no line leads to "no discount"
             for k, name in enumerate(RIVALS, len(DISCOUNTS)):
-                height, half = value.sel({"method": name}), bar.sel({"method": name})
+                height, half = value.sel({"learner": name}), bar.sel({"learner": name})
                 ax.errorbar(k, height, half, marker="s", markersize=5, color=COLOURS[name])
-            least = float(value.sel({"method": list(RIVALS)}).min())
+            least = float(value.sel({"learner": list(RIVALS)}).min())
             ax.axhline(least, color=FAINT, linewidth=1, linestyle=":", zorder=0, label="best rival")
-            ax.axhline(float(value.sel({"method": TRUTH})), zorder=0, **dashed)
+            ax.axhline(float(value.sel({"learner": TRUTH})), zorder=0, **dashed)
             ax.axvline(len(DISCOUNTS) - 0.5, color=FAINT, linewidth=0.8)
             ax.set_xticks(np.arange(len(names)), names, rotation=60, ha="right", rotation_mode="anchor")
         axes[1, column].tick_params(labelbottom=False)

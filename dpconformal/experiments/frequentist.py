@@ -64,10 +64,10 @@ def frequentist(
     Returns
     -------
     xarray.Dataset
-        Over (prior, method, count, seed): ``coverage``, the probability to cover the next score; ``excess_risk``, the
+        Over (prior, learner, count, seed): ``coverage``, the probability to cover the next score; ``excess_risk``, the
         expected loss beyond that of the best threshold; ``excess_crps``, the same for all levels, from twenty of them;
-        there is none for split conformal, for which it is infinite. ``bound`` (prior, method, count) is what Theorem 4
-        allows for the risk in 95 of 100 data sets; ``bracket_low`` and ``bracket_high`` (method, count) are what a
+        there is none for split conformal, for which it is infinite. ``bound`` (prior, learner, count) is what Theorem 4
+        allows for the risk in 95 of 100 data sets; ``bracket_low`` and ``bracket_high`` (learner, count) are what a
         concentration allows for the mean coverage, whatever the prior.
 
     Examples
@@ -100,7 +100,7 @@ def frequentist(
             own = jnp.asarray(first), None, jnp.asarray(scores[0]), jnp.asarray(levels), learner
             runs[f"Exact, {key[1]}"] = Replay(*own)
     of_all = [[found[prior if name in SCHEDULES else "", name] for name in METHODS] for prior in choices]
-    thresholds = np.array(of_all).swapaxes(2, 3)  # prior, method, count, seed, level
+    thresholds = np.array(of_all).swapaxes(2, 3)  # prior, learner, count, seed, level
 
     best = betaincinv(TRUTH.a, TRUTH.b, levels)
     finite = np.isfinite(thresholds)
@@ -114,7 +114,7 @@ def frequentist(
         k = METHODS.index(name)
         bracket[:, k] = coverage_bracket(level, counts, concentration(rounds, schedule))
         bound[:, k] = [excess_risk_bound(rounds, level, _DELTA, prior, schedule) for prior in choices.values()]
-    every = ("prior", "method", "count", "seed")
+    every = ("prior", "learner", "count", "seed")
     data = xr.Dataset(
         {
             "coverage": (every, moments.cdf(TRUTH, thresholds[..., -1])),
@@ -124,7 +124,7 @@ def frequentist(
             "bracket_low": (every[1:3], bracket[0]),
             "bracket_high": (every[1:3], bracket[1]),
         },
-        {"prior": list(choices), "method": list(METHODS), "count": counts, "seed": np.arange(seeds)},
+        {"prior": list(choices), "learner": list(METHODS), "count": counts, "seed": np.arange(seeds)},
         {"experiment": "frequentist", "level": level, "delta": _DELTA},
     )
     return certified(data, runs)
@@ -156,7 +156,7 @@ def tabulate_frequentist(data: "xr.Dataset") -> "pd.DataFrame":
     table = mean.merge(error.rename({name: f"{name} se" for name in error.data_vars})).assign(bound=data.bound)
     above = (data.excess_risk > data.bound).mean("seed").where(data.bound.notnull())
     columns = [column for name in mean.data_vars for column in (name, f"{name} se")]
-    found = table.assign({"above bound": above}).to_dataframe(dim_order=("prior", "method", "count"))
+    found = table.assign({"above bound": above}).to_dataframe(dim_order=("prior", "learner", "count"))
     return found[[*columns, "bound", "above bound"]].rename(columns=lambda name: name.replace("_", " "))
 
 
@@ -187,17 +187,17 @@ def plot_frequentist(data: "xr.Dataset") -> Any:
     for column, prior in enumerate(data.prior.values):
         for ax, what in zip(axes[:, column], mean.data_vars, strict=True):
             for name in METHODS:
-                value, bar = (part[what].sel({"prior": prior, "method": name}).values for part in (mean, error))
+                value, bar = (part[what].sel({"prior": prior, "learner": name}).values for part in (mean, error))
                 style = {"markersize": 3.5, "linewidth": 1.3, **styles[name]}
                 ax.errorbar(counts, value, bar, **style, label=name if ax is axes[0, 0] else None)
             ax.set(xscale="log", yscale="linear" if what == "coverage" else "log")
         above, middle, below = axes[:, column]
-        ends = (data[name].sel({"method": band}) for name in ("bracket_low", "bracket_high"))
+        ends = (data[name].sel({"learner": band}) for name in ("bracket_low", "bracket_high"))
         above.fill_between(counts, *ends, color=colours[band], alpha=0.16, linewidth=0, label=f"any prior with {band}")
         above.axhline(level, color=INK, linewidth=0.8, zorder=0)
-        bound = data.bound.sel({"prior": prior, "method": "1/√t"}).values
+        bound = data.bound.sel({"prior": prior, "learner": "1/√t"}).values
         middle.plot(counts, bound, color=INK, linestyle="--", linewidth=1.2, label="Theorem 4, 1/√t")
-        half, least = counts.size // 2, mean.excess_risk.sel({"prior": prior, "method": "ERM"}).values
+        half, least = counts.size // 2, mean.excess_risk.sel({"prior": prior, "learner": "ERM"}).values
         middle.annotate("slope −1/2", (counts[half], bound[half]), (12, 6), **slope)
         middle.annotate("slope −1", (counts[half], least[half]), (-22, -20), **slope)
         above.set_title(titles[column], fontsize=10)

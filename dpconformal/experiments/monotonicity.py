@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.baselines import MVP, OGD
+from dpconformal.baselines import MultiMVP, MultiOGD
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.canvas import panels
 from dpconformal.checkpoints.journal import Journal
@@ -44,14 +44,14 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, che
     Returns
     -------
     xarray.Dataset
-        ``crossings`` (method, pair, seed): rounds in which the pair crosses. ``thresholds`` (method, time, level) and
+        ``crossings`` (learner, pair, seed): rounds in which the pair crosses. ``thresholds`` (learner, time, level) and
         ``scores`` (time) of one seed, in the attribute ``shown``: the first in which the pairs of both MultiOGD and
         MultiMVP cross, where there is one.
 
     Examples
     --------
     >>> data = monotonicity(seeds=6, progress=False)
-    >>> int(data.crossings.sel({"method": "Exact"}).sum())
+    >>> int(data.crossings.sel(learner="Exact").sum())
     0
     """
     import xarray as xr
@@ -64,11 +64,11 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, che
         return jax.jit(lambda scores, keys: replay(learner, scores, _LEVELS).thresholds)  # type: ignore[union-attr]
 
     def multivalid(scores: Any, keys: Any) -> Any:
-        one = lambda row, key: replay(MVP(grid, seed=key), row, _LEVELS).thresholds  # type: ignore[union-attr]  # noqa: E731
+        one = lambda row, key: replay(MultiMVP(grid, seed=key), row, _LEVELS).thresholds  # type: ignore[union-attr]  # noqa: E731
         return jax.vmap(one)(scores, keys)
 
     methods = {
-        "MultiOGD": plain(OGD(grid)),
+        "MultiOGD": plain(MultiOGD(grid)),
         "MultiMVP": jax.jit(multivalid),
         "ERM": plain(ERM()),
         "Exact": plain(Exact()),
@@ -87,12 +87,12 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, che
     run = replay(Exact(), scores[seed], _LEVELS)
     data = xr.Dataset(
         {
-            "thresholds": (("method", "time", "level"), np.stack([thresholds[seed] for thresholds in found.values()])),
-            "crossings": (("method", "pair", "seed"), np.stack(list(crossings.values()))),
+            "thresholds": (("learner", "time", "level"), np.stack([thresholds[seed] for thresholds in found.values()])),
+            "crossings": (("learner", "pair", "seed"), np.stack(list(crossings.values()))),
             "scores": ("time", scores[seed]),
         },
         {
-            "method": list(methods),
+            "learner": list(methods),
             "time": np.arange(1, rounds + 1),
             "level": _LEVELS,
             "pair": [f"{low:g} and {high:g}" for low, high in PAIRS],
@@ -136,16 +136,16 @@ def plot_monotonicity(data: "xr.Dataset") -> Any:
     matplotlib Figure
         A row a pair, a column a method.
     """
-    figure, axes = panels(len(PAIRS), data.sizes["method"], 12.0, 5.2, sharex=True, sharey="row")
+    figure, axes = panels(len(PAIRS), data.sizes["learner"], 12.0, 5.2, sharex=True, sharey="row")
     share = (data.crossings > 0).mean("seed")
     for row, (low, high) in enumerate(PAIRS):
-        for column, method in enumerate(data.method.values):
+        for column, method in enumerate(data.learner.values):
             ax = axes[row, column]
-            below, above = (data.thresholds.sel({"method": method}).isel(level=2 * row + k).values for k in (0, 1))
+            below, above = (data.thresholds.sel({"learner": method}).isel(level=2 * row + k).values for k in (0, 1))
             ax.plot(data.time, below, color="#1d6fb8", linewidth=1.6, label=f"level {low:g}")
             ax.plot(data.time, above, color="#e8833a", linewidth=1.6, label=f"level {high:g}")
             ax.fill_between(data.time, below, above, where=below > above, color="#d62728", alpha=0.35, linewidth=0)
-            crossing = float(share.isel(pair=row, method=column))
+            crossing = float(share.isel(pair=row, learner=column))
             ax.set_title(f"{method}: {crossing:.0%} of seeds cross", fontsize=10)
             if column == 0:
                 ax.set_ylabel("threshold")

@@ -67,8 +67,8 @@ def stock(
     Returns
     -------
     xarray.Dataset
-        ``scores`` (time); ``thresholds`` and ``cumulative_loss`` (method, time, level), of MVP in its first run;
-        ``coverage`` and ``coverage_sd`` (method, level), mean and standard deviation over the runs. The day of each
+        ``scores`` (time); ``thresholds`` and ``cumulative_loss`` (learner, time, level), of MVP in its first run;
+        ``coverage`` and ``coverage_sd`` (learner, level), mean and standard deviation over the runs. The day of each
         score is the coordinate ``date``.
 
     Examples
@@ -95,7 +95,7 @@ def stock(
     }
     found = {name: coverage(run) for name, run in runs.items()} | {"MVP": mvp_coverage.mean(axis=0)}
     spread = {name: np.zeros(len(LEVELS)) for name in runs} | {"MVP": mvp_coverage.std(axis=0)}
-    series, summary = ("method", "time", "level"), ("method", "level")
+    series, summary = ("learner", "time", "level"), ("learner", "level")
     data = xr.Dataset(
         {
             "scores": ("time", np.asarray(ours.scores)),  # in the dtype of the thresholds, so that ties stay ties
@@ -105,7 +105,7 @@ def stock(
             "coverage_sd": (summary, np.stack([spread[name] for name in runs])),
         },
         {
-            "method": list(runs),
+            "learner": list(runs),
             "time": np.arange(1, scores.size + 1),
             "date": ("time", prices.index.to_numpy()),
             "level": np.array(LEVELS),
@@ -164,7 +164,7 @@ def plot_stock(data: "xr.Dataset") -> Any:
         Three panels.
     """
     level, days = data.attrs["level"], data.date.values
-    names = {name: f"{name} (ours)" if name == "Quantized" else name for name in data.method.values}
+    names = {name: f"{name} (ours)" if name == "Quantized" else name for name in data.learner.values}
     figure, axes = panels(2, 2, 8.0, 6.4, height_ratios=(1.2, 1))
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # panels says how to install it
 
@@ -179,21 +179,21 @@ def plot_stock(data: "xr.Dataset") -> Any:
     size = np.clip(20_000 / days.size, 4, 14)
     above.scatter(days, data.scores, s=size, color=FAINT, alpha=0.35, linewidths=0, rasterized=True)
     for name, width in (("MVP", 1.0), ("ACI", 1.0), ("Quantized", 1.6)):
-        above.plot(days, data.thresholds.sel({"method": name, "level": level}), color=COLOURS[name], linewidth=width)
+        above.plot(days, data.thresholds.sel({"learner": name, "level": level}), color=COLOURS[name], linewidth=width)
     # Volatile stocks have most scores close to one, and there the thresholds are.
     above.set(ylabel="score", ylim=(float(data.scores.quantile(0.1)) - 0.02, 1.02))
     above.set_title(f"Thresholds at level {level:g} over the highest 90% of the scores", loc="left", fontsize=10)
 
     loss = data.cumulative_loss.sel(level=level)
     for name, label in names.items():  # ACI is the line at zero
-        extra = loss.sel({"method": name}) - loss.sel({"method": "ACI"})
+        extra = loss.sel({"learner": name}) - loss.sel({"learner": "ACI"})
         below.plot(days, extra, color=COLOURS[name], linewidth=1.5, label=label)
     below.set_title(f"Cumulative loss minus that of ACI, level {level:g}", loc="left", fontsize=10)
 
     place = np.arange(data.sizes["level"])
     beside.axhline(0, color=FAINT, linewidth=0.8, zorder=0)
     for shift, name in zip((-0.24, -0.08, 0.08, 0.24), names, strict=True):
-        mean, sd = (values.sel({"method": name}) for values in (data.coverage, data.coverage_sd))
+        mean, sd = (values.sel({"learner": name}) for values in (data.coverage, data.coverage_sd))
         beside.errorbar(place + shift, mean - data.level, sd, fmt="o", markersize=4.5, color=COLOURS[name])
     beside.set(xlabel="level", xticks=place, xticklabels=[f"{value:g}" for value in data.level.values])
     beside.set_title("Coverage minus level", loc="left", fontsize=10)

@@ -47,15 +47,15 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, chec
     Returns
     -------
     xarray.Dataset
-        ``regret`` (method, time, level), each round against the best threshold so far; ``mvp`` (seed, time, level),
-        the same for each run of MVP; ``bound`` (time, level) for Quantized; ``slope`` (method, level): of log regret
+        ``regret`` (learner, time, level), each round against the best threshold so far; ``mvp`` (seed, time, level),
+        the same for each run of MVP; ``bound`` (time, level) for Quantized; ``slope`` (learner, level): of log regret
         by log time over the last nine tenths of the rounds, NaN where the regret does not stay positive;
         ``warmup`` (seed, level): rounds after which MVP's regret grows less than a tenth as fast as at first.
 
     Examples
     --------
     >>> data = switching(rounds=2000, seeds=2, progress=False)
-    >>> data.slope.sel({"method": "ERM", "level": 0.5}).round(1).item()
+    >>> data.slope.sel(learner="ERM", level=0.5).round(1).item()
     1.0
     """
     import xarray as xr
@@ -97,16 +97,16 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, chec
     stacked = np.stack([curves[name] for name in methods])
     data = xr.Dataset(
         {
-            "regret": (("method", "time", "level"), stacked),
+            "regret": (("learner", "time", "level"), stacked),
             "mvp": (("seed", "time", "level"), mvp),
-            "slope": (("method", "level"), _slopes(time, stacked)),
+            "slope": (("learner", "level"), _slopes(time, stacked)),
             "bound": (
                 ("time", "level"),
                 quantized_regret_bound(time[:, None], np.array(_LEVELS), bins, 1.0, "nearest"),
             ),
             "warmup": (("seed", "level"), _warmup(mvp)),
         },
-        {"method": list(methods), "time": time, "level": list(_LEVELS), "seed": np.arange(seeds)},
+        {"learner": list(methods), "time": time, "level": list(_LEVELS), "seed": np.arange(seeds)},
         {"experiment": "switching"},
     )
     return certified(data, {name: runs[name] for name in ("Quantized", "Exact")})
@@ -146,10 +146,10 @@ def tabulate_switching(data: "xr.Dataset") -> "pd.DataFrame":
         A row for each level and method.
     """
     late = data.regret.isel(time=-1, drop=True).rename("regret")
-    bound = data.bound.isel(time=-1, drop=True).where(data.method == "Quantized").rename("bound")
-    warmup = data.warmup.median("seed").where(data.method == "MVP").rename("warm-up")
+    bound = data.bound.isel(time=-1, drop=True).where(data.learner == "Quantized").rename("bound")
+    warmup = data.warmup.median("seed").where(data.learner == "MVP").rename("warm-up")
     table = late.to_dataset().merge(bound).merge(data.slope).merge(warmup).to_dataframe()
-    return table.reorder_levels(["level", "method"]).sort_index()[["regret", "bound", "slope", "warm-up"]]
+    return table.reorder_levels(["level", "learner"]).sort_index()[["regret", "bound", "slope", "warm-up"]]
 
 
 def plot_switching(data: "xr.Dataset") -> Any:
@@ -170,9 +170,9 @@ def plot_switching(data: "xr.Dataset") -> Any:
     even = data.isel(time=slice(1, None, 2))
     for column, ax in enumerate(axes[0]):
         here = even.isel(level=column)
-        for i, method in enumerate(data.method.values):
-            curve = here.regret.isel(method=i).values
-            slope = float(data.slope.isel(method=i, level=column))
+        for i, method in enumerate(data.learner.values):
+            curve = here.regret.isel(learner=i).values
+            slope = float(data.slope.isel(learner=i, level=column))
             label = (
                 f"{method} (slope {slope:.2f})" if curve[-1] > 5e-2 and np.isfinite(slope) else f"{method} (no regret)"
             )

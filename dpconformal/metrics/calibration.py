@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from dpconformal.checks import whole
 from dpconformal.delays import Delayed, Told
-from dpconformal.learner import support_of
+from dpconformal.learner import check_levels, support_of
 from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.pinball import pinball
@@ -76,6 +76,7 @@ def crps(run: Replay, points: int = 256) -> Any:
     _require_learner(run, "quantile")
     points = whole("points", points, 1)
     middles = (jnp.arange(points, dtype=run.scores.dtype) + 0.5) / points
+    check_levels(run.learner, middles, f": crps asks for {points} levels; take a run of a belief")
     return read_again(run, _mean_loss, middles)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from dpconformal.checks import Numbers, as_numbers, whole
 from dpconformal.delays import checked_delay
 from dpconformal.inputs import as_levels, float_dtype
-from dpconformal.learner import Learner
+from dpconformal.learner import Learner, check_levels
 from dpconformal.metrics.summary import as_written
 from dpconformal.panel.blocks import Job, replay_block, replay_chunk
 from dpconformal.panel.checking import check_times
@@ -87,6 +87,8 @@ def replay_panel(
     asked = np.asarray(as_levels(levels, dtype))
     if asked.ndim != 1 or not asked.size:
         raise ValueError(f"levels has shape {asked.shape}: pass (A,), such as [0.9]")
+    for one in learners:
+        check_levels(one, levels)
     batch = [str(name) for name in scores.dims if name != dim]
     chunked = scores.chunks is not None
     size = int(np.prod([max(scores.chunksizes[name]) if chunked else scores.sizes[name] for name in batch]))

@@ -34,18 +34,18 @@ LEARNERS = {
     "OGD": dpc.OGD(LEVELS),
     "OGD, constant rate 0.05": dpc.OGD(LEVELS, rate=0.05),
     "OGD, decaying rate": dpc.OGD(LEVELS, rate=dpc.rates.decaying(0.1)),
-    "MultiOGD, 50 levels": dpc.OGD(np.linspace(0, 1, 50)),
+    "MultiOGD, 50 levels": dpc.MultiOGD(np.linspace(0, 1, 50)),
     "SFOGD": dpc.SFOGD(LEVELS),
     "SAOCP": dpc.SAOCP(LEVELS),
     "ACI, window 100": dpc.ACI(LEVELS),
     "DtACI, window 100, 8 rates": dpc.DtACI(LEVELS),
     "AgACI, window 100, 8 rates": dpc.AgACI(LEVELS),
-    "PID, P alone": dpc.PID(LEVELS, integral=0),
-    "PID, P and I": dpc.PID(LEVELS),
-    "PID, P and I, window 100": dpc.PID(LEVELS, window=100),
+    "PID, P alone": dpc.PID(LEVELS, integral=0, window=None, initial=LEVELS),
+    "PID, P and I": dpc.PID(LEVELS, integral=1, window=None, initial=LEVELS),
+    "PID, P and I, window 100": dpc.PID(LEVELS),
     "MVP, 50 buckets": dpc.MVP(LEVELS),
     "MVP, 50 buckets, 3 groups": dpc.MVP(LEVELS, groups=3),
-    "MultiMVP, 50 levels": dpc.MVP(np.linspace(0, 1, 50)),
+    "MultiMVP, 50 levels": dpc.MultiMVP(np.linspace(0, 1, 50)),
 }
 HEADS = ["learner", "seconds", "crossing, iid", "crossing, drifting", "covered, iid", "covered, drifting"]
 HEADS += ["loss, iid", "loss, drifting"]

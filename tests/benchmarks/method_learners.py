@@ -36,6 +36,12 @@ def five_memories(low, high):
     return dpc.Aggregate([dpc.Quantized(256, uniform(low, high), discount=discount) for discount in discounts])
 
 
+def constant_steps(low, high, levels):
+    """PID whose steps, integrator and start are shares of the support, in the place of those of recent scores."""
+    start, width = low + (high - low) * np.asarray(levels), high - low
+    return dpc.PID(levels, rate=0.1 * width, integral=width, window=None, initial=start, low=low, high=high)
+
+
 def _grid(name, learner, **settings):
     return Method(name, False, lambda low, high, levels: learner(levels, low=low, high=high, **settings))
 
@@ -56,13 +62,13 @@ METHODS = (
     Method("DiscountedERM", False, lambda low, high, levels: dpc.DiscountedERM(0.99, uniform(low, high))),
     Method("NExCP", False, lambda low, high, levels: dpc.NExCP(0.99, low, high)),
     _grid("OGD", dpc.OGD),
-    Method("MultiOGD", False, lambda low, high, levels: dpc.OGD(MANY, low=low, high=high)),
+    Method("MultiOGD", False, lambda low, high, levels: dpc.MultiOGD(MANY, low=low, high=high)),
     _grid("SFOGD", dpc.SFOGD),
     _grid("SAOCP", dpc.SAOCP),
     _grid("ACI", dpc.ACI),
     _grid("DtACI", dpc.DtACI),
     _grid("AgACI", dpc.AgACI),
-    _grid("PID", dpc.PID),
-    _grid("PID, window", dpc.PID, window=100),
+    Method("PID", False, lambda low, high, levels: constant_steps(low, high, levels)),
+    _grid("PID, window", dpc.PID),
     _grid("MVP", dpc.MVP),
 )

@@ -74,7 +74,7 @@ def some_schedule(rng, chance=0.1):
 def some_learner(rng, chance=0.05):
     """Make a learner, of numbers that may be odd."""
     discount = odd(rng, rng.choice((None, 0.9, 0.5)), chance)
-    levels = odd(rng, [0.1, 0.5, 0.9], chance)
+    levels = odd(rng, LEVELS, chance)  # which are asked for below
     ends = {"low": odd(rng, 0.0, chance / 2), "high": odd(rng, 1.0, chance / 2)}
     match rng.randrange(12):
         case 0 | 1 | 2:
