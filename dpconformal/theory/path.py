@@ -170,7 +170,8 @@ def path_after(run: Replay, before: np.ndarray) -> Path:
         if run.start is not None:
             past, past_weights = atoms, np.asarray(run.start.weights, float)
         if head is not None and learner.rounding == "nearest":
-            lowest = _before_lifting(np.asarray(run.thresholds), *map(float, learner.support), atoms)
+            low, high = moments.support(learner.prior)
+            lowest = _before_lifting(np.asarray(run.thresholds), low, high, atoms)
     elif run.start is not None:
         past = np.asarray(run.start.values[:seen], float)
         past_weights = discount ** (seen - np.asarray(run.start.arrivals[:seen], float))
