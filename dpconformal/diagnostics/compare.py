@@ -167,7 +167,7 @@ def _without_blocks(
 def _summarised(name: str, values: "xr.DataArray", left: np.ndarray | None, record: int) -> dict[str, "xr.DataArray"]:
     """Return the mean of a measure over data sets and its gain over the first learner, with standard errors."""
     finite = values.where(np.isfinite(values))
-    found = {}
+    found: dict[str, "xr.DataArray"] = {}
     for key, part in ((name, finite), (f"{name}_gain", finite - finite.isel(learner=0))):
         mean = part.mean("dataset", skipna=False)
         error = part.std("dataset", ddof=1, skipna=False) / np.sqrt(values.sizes["dataset"])
