@@ -97,8 +97,8 @@ class MVP(GridLearner):
         step = 1 / (self.resolution * self.buckets)
         if step < 2 * float(jnp.finfo(state.coin.dtype).eps):
             raise ValueError(
-                f"{type(self).__name__}.resolution = {self.resolution}: with {self.buckets} buckets the step {step:g} is "
-                f"too fine for {state.coin.dtype}"
+                f"{type(self).__name__}.resolution = {self.resolution}: with {self.buckets} buckets the step {step:g} "
+                f"is too fine for {state.coin.dtype}"
             )
         return state if seed is None else reseeded(state, seed)
 
