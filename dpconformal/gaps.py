@@ -17,6 +17,7 @@ def quantile_in_gap(
     left: Float[Array, "..."],
     right: Float[Array, "..."],
     levels: Float[Array, "..."],
+    rest: Float[Array, "..."] | int = 0,
 ) -> Float[Array, "..."]:
     """
     Find the point between two neighbouring atoms where the cdf reaches each level.
@@ -36,13 +37,15 @@ def quantile_in_gap(
         The neighbours; the ends of the support where there is none.
     levels : Array
         Levels, NaN where one was refused inside ``jit``. All of these broadcast against each other.
+    rest : Array, optional
+        What rounding has taken from the mass.
 
     Returns
     -------
     Array
         Thresholds.
     """
-    wanted = (levels - mass) / prior_weight  # of the prior's own mass
+    wanted = ((levels - mass) - rest) / prior_weight  # of the prior's own mass
     between = prior.quantile(jnp.clip(wanted, 0, 1))
     # Clipping to the neighbours undoes rounding only, and makes crossings impossible.
     threshold = jnp.minimum(jnp.maximum(between, left), right)

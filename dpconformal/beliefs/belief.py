@@ -28,6 +28,10 @@ class Belief(NamedTuple):
         Mass of the first j atoms.
     used : Array, shape ()
         How many atoms there are.
+    rest : Array, shape (J + 1,), optional
+        What rounding has taken from ``cumulative``. Between two atoms a quantile is where the prior's share makes up
+        the difference of level and mass, and a share of 1/1000 makes an error of that difference a thousand times as
+        large: in float32, without this, up to 1e-7 divided by the prior's weight and density.
     """
 
     prior: Prior
@@ -35,6 +39,7 @@ class Belief(NamedTuple):
     atoms: Float[Array, " J"]  # (J,)
     cumulative: Float[Array, " J+1"]  # (J + 1,)
     used: Int[Array, ""]  # ()
+    rest: Float[Array, " J+1"] | None = None  # (J + 1,)
 
     def cdf(self, x: Numbers, side: str = "right") -> Float[Array, "..."]:
         """
@@ -81,16 +86,22 @@ class Belief(NamedTuple):
         last = self.atoms.shape[-1] - 1
         left = jnp.where(j > 0, self.atoms[jnp.maximum(j - 1, 0)], low)
         right = jnp.where(j < self.used, self.atoms[jnp.minimum(j, last)], high)
-        return quantile_in_gap(self.prior, self.prior_weight, self.cumulative[j], left, right, levels)
+        rest = 0 if self.rest is None else self.rest[j]
+        return quantile_in_gap(self.prior, self.prior_weight, self.cumulative[j], left, right, levels, rest)
 
     def _first_reaching(self, levels: Array) -> Int[Array, "..."]:
         """Index of the first atom at which the cdf reaches each level; ``used`` if none does."""
-        weight, atoms, cumulative = lax.stop_gradient((self.prior_weight, self.atoms, self.cumulative))
+        given = self.prior_weight, self.atoms, self.cumulative, self.rest
+        weight, atoms, cumulative, rest = lax.stop_gradient(given)
 
         def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = bracket
             middle = (low + high) // 2
-            reaches = weight * self.prior.cdf(atoms[middle]) + cumulative[middle + 1] >= levels
+            share = weight * self.prior.cdf(atoms[middle])
+            if rest is None:
+                reaches = share + cumulative[middle + 1] >= levels
+            else:
+                reaches = share >= (levels - cumulative[middle + 1]) - rest[middle + 1]
             searching = low < high
             high = jnp.where(searching & reaches, middle, high)
             low = jnp.where(searching & ~reaches, middle + 1, low)

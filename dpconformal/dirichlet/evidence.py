@@ -29,7 +29,27 @@ def mean_belief(posterior: Any, dtype: Any) -> Belief:
     if scores.shape[0] == 0:  # an atom that is not used, for there must be one
         scores, counts = jnp.full(1, jnp.inf, dtype), jnp.zeros(1, dtype)
     below = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(counts)])
-    return Belief(posterior.prior, a / (a + below[-1]), scores, below / (a + below[-1]), used)
+    total = a + below[-1]
+    taken = (below[-1] - (total - a)) + (a - (total - (total - a)))  # by rounding, from the sum
+    cumulative = below / total
+    product, cut = _product(cumulative, total)
+    rest = (((below - product) - cut) - cumulative * taken) / total
+    return Belief(posterior.prior, a / total, scores, cumulative, used, rest)
+
+
+def _product(x: Array, y: Array) -> tuple[Array, Array]:
+    """Multiply, and tell what rounding has taken from the product (Dekker 1971)."""
+    bits = jnp.finfo(x.dtype).nmant + 1
+    (x1, x2), (y1, y2) = (_halves(factor, 2.0 ** ((bits + 1) // 2) + 1) for factor in (x, y))
+    product = x * y
+    return product, ((x1 * y1 - product) + x1 * y2 + x2 * y1) + x2 * y2
+
+
+def _halves(x: Array, splitter: float) -> tuple[Array, Array]:
+    """Split a number into two of half as many digits."""
+    scaled = splitter * x
+    upper = scaled - (scaled - x)
+    return upper, x - upper
 
 
 @jax.jit
