@@ -9,13 +9,14 @@ import numpy as np
 from dpconformal.files.columns import arrow
 from dpconformal.files.source import Block, Source
 
-MOST = 2**14  # values of a column that are kept; a column with more of them is no key, or shows it by then
+MOST = 2**13  # values of a column that are kept, or twice as many; one with more is no key, or shows it by then
 _TIME_NAMES = {"time", "t", "timestamp", "datetime", "date", "ds", "round", "step"}  # also where they hold numbers
 # These repeat in a single series.
 _CALENDAR = re.compile(
     "(is)?(day|dayof(week|month|year)|dow|dom|doy|weekday|week|weekofyear|month|quarter|season|year|hour|hourofday|"
     "minute|second|holiday|weekend|epoch)"
 )
+_DATE, _OFFSET = re.compile(r"\d{4}-\d{2}-\d{2}"), re.compile(r":\d{2}[+-]\d{2}(:?\d{2})?$")
 _CALENDAR_WORD = re.compile(
     "(mon|tues?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?|jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|"
     "aug(ust)?|sep(tember)?|oct(ober)?|nov(ember)?|dec(ember)?|spring|summer|autumn|fall|winter|q[1-4]|am|pm"
@@ -36,7 +37,7 @@ class OtherColumns:
     >>> watched = OtherColumns()
     >>> watched.see(Block(0, np.zeros(4), None, [], 0, {"store": pa.array(["a", "a", "b", "b"])}))
     >>> watched.keys()
-    {'store': 'come in 2 blocks'}
+    {'store': 'come in blocks'}
     """
 
     def __init__(self) -> None:
@@ -166,32 +167,24 @@ class _Values:
         self._group: tuple[Any, set[int]] = (None, set())  # the last time, and what came at it
 
     def see(self, column: Any, row: int, times: np.ndarray | None) -> None:
-        if not _is_key(column[0].as_py()):
-            self.may_be_key = False
+        plain = _plain(column)
+        self.may_be_key = not plain.null_count and _is_key(plain[0].as_py())
+        if not self.may_be_key:
             return
-        coded = column if hasattr(column, "indices") else column.dictionary_encode()
-        if coded.null_count:
-            self.may_be_key = False
-            return
-        places = coded.indices.to_numpy(zero_copy_only=False)
-        used, first = np.unique(places, return_index=True)
-        own = coded.dictionary.take(arrow().array(used)).to_pylist()
-        if not all(map(_is_key, own)):
-            self.may_be_key = False
-            return
-        new = sum(value not in self._numbers for value in own)
-        self.count += new
-        if len(self._numbers) + new > MOST:  # too many to remember: blocks of two rows or more tell by themselves
+        coded = plain.dictionary_encode()  # in order of appearance
+        places, count = coded.indices.to_numpy(), len(coded.dictionary)
+        if len(self._numbers) + count > 2 * MOST:  # too many to remember: blocks tell by themselves
             runs = 1 + np.count_nonzero(np.diff(places))
-            self.in_turn = self.apart = False
-            self.may_be_key = self.in_blocks = self.in_blocks and runs == len(own) and places.size >= 2 * runs
+            self.count, self.in_turn, self.apart = self.count + count, False, False
+            self.may_be_key = self.in_blocks = self.in_blocks and runs == count and places.size >= 2 * runs
             return
-        for k in np.argsort(first):
-            self._numbers.setdefault(own[k], len(self._numbers))
-        codes = np.array([self._numbers[value] for value in own])[np.searchsorted(used, places)]
+        own = coded.dictionary.to_pylist()
+        self.may_be_key = all(map(_is_key, own))
+        codes = np.array([self._numbers.setdefault(value, len(self._numbers)) for value in own])[places]
+        self.count = len(self._numbers)
         self._follow(codes, np.arange(row, row + codes.size))
         self.apart = self.apart and (times is None or self._differ(times, codes))
-        self.may_be_key = self.in_blocks or self.in_turn or self.apart
+        self.may_be_key &= self.in_blocks or self.in_turn or self.apart
 
     def _follow(self, codes: np.ndarray, rows: np.ndarray) -> None:
         """See whether values stay away once they have gone, and whether they go round."""
@@ -204,7 +197,7 @@ class _Values:
     def _differ(self, times: np.ndarray, codes: np.ndarray) -> bool:
         """Whether rows of the same time, which follow each other, have different values."""
         groups = np.cumsum(np.diff(times, prepend=times[0]) != 0)
-        if np.unique(groups * (MOST + 1) + codes).size < codes.size:
+        if groups[-1] + 1 < codes.size and np.unique(groups * (2 * MOST) + codes).size < codes.size:
             return False
         time, before = self._group
         first, last = (set(codes[groups == group].tolist()) for group in (groups[0], groups[-1]))
@@ -219,7 +212,7 @@ class _Values:
             return ""
         if in_order:
             return "differ among rows of the same time" if self.apart else ""
-        return f"come in {self.count:,} blocks" if self.in_blocks else "take turns" if self.in_turn else ""
+        return "come in blocks" if self.in_blocks else "take turns" if self.in_turn else ""
 
 
 def _is_key(value: Any) -> bool:
@@ -233,19 +226,26 @@ def _is_key(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _plain(column: Any) -> Any:
+    """Return a column without a dictionary of its own, whose order is anyone's."""
+    return column.cast(column.type.value_type) if hasattr(column, "indices") else column
+
+
 def _as_times(column: Any, name: str) -> np.ndarray | None:
     """Read a column as times, numbers that compare as they do; None if it holds something else."""
-    pa = arrow()
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    pa, plain, named = arrow(), _plain(column), name.strip().lower() in _TIME_NAMES
+    kind, first = plain.type, str(plain[0].as_py())
+    dates = bool(_DATE.match(first))
     try:
-        plain = column.cast(kind)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            plain = _parsed(pa, plain, name)
+            # Only what looks like it: Arrow takes seconds to refuse a column of text.
+            zone = "UTC" if first.endswith("Z") or _OFFSET.search(first) else None
+            plain = plain.cast(pa.timestamp("us", zone)).cast(pa.int64()) if dates else named and _numbers(pa, plain)
         elif pa.types.is_temporal(kind) and not pa.types.is_time(kind):
             plain = plain.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
-        elif name.strip().lower() not in _TIME_NAMES or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        elif not (named and (pa.types.is_integer(kind) or pa.types.is_floating(kind))):
             return None
-        if plain is None or plain.null_count:
+        if not plain or plain.null_count:
             return None
         numbers = np.asarray(plain.to_numpy(zero_copy_only=False), float)
     except (pa.ArrowException, ValueError):
@@ -253,12 +253,10 @@ def _as_times(column: Any, name: str) -> np.ndarray | None:
     return numbers if np.isfinite(numbers).all() else None
 
 
-def _parsed(pa: Any, column: Any, name: str) -> Any:
-    """Read text as dates, or as numbers where the name of the column is that of a time."""
+def _numbers(pa: Any, column: Any) -> Any:
+    """Read text as numbers; None if its first is none."""
     try:
-        return column.cast(pa.timestamp("us")).cast(pa.int64())
-    except pa.ArrowException:
-        try:
-            return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        except pa.ArrowException:
-            return column.cast(pa.float64()) if name.strip().lower() in _TIME_NAMES else None
+        float(column[0].as_py())
+    except ValueError:
+        return None
+    return column.cast(pa.float64())
