@@ -362,7 +362,7 @@ def test_the_lower_end_of_the_bracket_needs_no_continuity():
         covered = np.mean(turns[:, :, -1:] <= last, axis=0)
         low = theory.coverage_bracket(levels, 4, theory.concentration(5))[0]
         assert np.all(covered >= (levels if learner == dpc.Corrected() else low) - 1e-12)
-    low, high = theory.coverage_bracket([0.0, 0.1], 4, 2.0)
+    low, high = theory.coverage_bracket([0.0, 0.3], 4, 2.0)
     assert not np.signbit([low, high]).any()  # a rank of -0.0
 
 

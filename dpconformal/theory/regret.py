@@ -128,7 +128,7 @@ def corrected_regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0)
     Examples
     --------
     >>> float(corrected_regret_bound(10_000, 0.5).round(2))
-    75.18
+    74.8
     """
     rounds, level, width = _arguments(rounds, level, width)
     leash = (np.sqrt(rounds) + 1) / 2 + level
