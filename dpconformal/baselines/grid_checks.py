@@ -87,7 +87,10 @@ def check_asked(learner: Any, levels: Any, why: str = "") -> None:
         return
     as_levels(levels)
     asked, grid = np.asarray(as_numbers("levels", levels), float), np.asarray(learner.levels, float)
-    missing = (np.abs(asked[..., None] - grid) > SAME).all(axis=-1)
+    ascending = np.sort(grid)
+    after = np.searchsorted(ascending, asked)  # the two neighbours of each level: rounds may be many
+    neighbours = (ascending[np.clip(place, 0, grid.size - 1)] for place in (after - 1, after))
+    missing = np.minimum(*(np.abs(asked - neighbour) for neighbour in neighbours)) > SAME
     if not missing.any():
         return
     name, grids = type(learner).__name__, (_written(grid), _written(np.unique(asked)))
