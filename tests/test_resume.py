@@ -54,7 +54,7 @@ def contents(folder):
 
 def interrupted_after(monkeypatch, count, error=KeyboardInterrupt):
     """Let something happen after some passes."""
-    real, left = dpc.replay, [count]
+    real, left = passes.replay_batch, [count]
 
     def replay(*given, **named):
         if not left[0]:
@@ -62,7 +62,7 @@ def interrupted_after(monkeypatch, count, error=KeyboardInterrupt):
         left[0] -= 1
         return real(*given, **named)
 
-    monkeypatch.setattr(dpc, "replay", replay)
+    monkeypatch.setattr(passes, "replay_batch", replay)
 
 
 LEARNERS = ["exact", "quantized:discount=0.9", "discounted-erm", "aci", "mvp"]
@@ -81,8 +81,8 @@ def test_replay_goes_on_to_the_same_bytes(run, monkeypatch, tmp_path, learner):
         assert again in err.replace("\n", " ")
         assert err.rstrip().endswith("--resume")
         assert [path.name for path in (tmp_path / "cut").iterdir()] == [".unfinished"]
-    done, real = [], dpc.replay
-    monkeypatch.setattr(dpc, "replay", lambda *given, **named: done.append(given) or real(*given, **named))
+    done, real = [], passes.replay_batch
+    monkeypatch.setattr(passes, "replay_batch", lambda *given, **named: done.append(given) or real(*given, **named))
     assert run(*words, "--out", "cut", "--resume")[0] == 0
     recorded = Recorded("", [""], [SCORES])
     assert len(done) == len(passes.plan(done[0][0], recorded, 4)) - 1 > 0
