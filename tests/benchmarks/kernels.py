@@ -67,17 +67,16 @@ def quantized(scores, levels, bins):
         atom = (1 - weight) / n if n else 0.0
         for a in range(count):
             level, p, c = levels[a], pointer[a], below[a]
-            while p > 0 and weight * (p - 0.5) / bins + atom * c >= level:
+            while p > 0 and weight * p / bins + atom * c >= level:
                 p -= 1
                 c -= mass[p]
-            while p < bins and weight * (p + 0.5) / bins + atom * (c + mass[p]) < level:
+            while p < bins and weight * (p + 1) / bins + atom * (c + mass[p]) < level:
                 c += mass[p]
                 p += 1
             pointer[a], below[a] = p, c
-            low = (p - 0.5) / bins if p > 0 else 0.0
-            high = (p + 0.5) / bins if p < bins else 1.0
+            low, high = p / bins, min((p + 1) / bins, 1.0)
             thresholds[n, a] = min(max((level - atom * c) / weight, low), high)
-        here = min(int(scores[n] * bins), bins - 1)
+        here = max(int(np.ceil(scores[n] * bins)) - 1, 0)
         mass[here] += 1
         for a in range(count):
             if here < pointer[a]:
