@@ -19,6 +19,7 @@ from dpconformal import cli, demo
 from dpconformal.cli.compare import measured
 from dpconformal.cli.methods import KINDS, Settings, make_learners, make_prior
 from dpconformal.cli.pictures import draw_comparison
+from dpconformal.cli.record_errors import record_errors
 from dpconformal.files import Recorded
 
 mpl.use("Agg")
@@ -206,6 +207,15 @@ def test_compare_prints_a_table_and_draws_a_picture(run, tmp_path):
     code, _, err = run("compare", "scores.csv", "--level", "0.7")
     assert code == 2
     assert "--level 0.7: must be one of --levels" in err
+
+
+def test_errors_of_several_series_add_up_and_one_score_has_none():
+    first, second = SCORES[:100], SCORES[100:141]
+    of = lambda *series: record_errors(dpc.ERM(), Recorded("x", ["a", "b"][: len(series)], list(series)), [0.5, 0.9])  # noqa: E731
+    alone, both = [of(first), of(second)], of(first, second)
+    for name, error in both.items():
+        np.testing.assert_allclose(error, np.hypot(*(one[name] for one in alone)) / 2)
+    assert np.isnan(of(first, second[:1])["coverage"]).all()
 
 
 def test_diagnose_tells_iid_from_drift(run, tmp_path):

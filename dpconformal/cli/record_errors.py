@@ -30,7 +30,8 @@ def record_errors(learner: Any, recorded: Recorded, levels: list[float]) -> dict
     -------
     dict of str to ndarray, shape (levels + 1,)
         For each measure the standard errors of its mean over the series, level by level, and then that of the mean over
-        all levels. NaN if a series has one score only, or if a threshold is infinite.
+        all levels. NaN if a series has one score only, or if a threshold is infinite. Coverage counts rounds, and its
+        error is at least one of them: a learner that steers it may have the same without any of the blocks.
     """
     rows = [(series, kept) for series in recorded.scores if len(series) > 1 for kept in leave_out_blocks(len(series))]
     longest = max((kept.size for _, kept in rows), default=1)
@@ -48,16 +49,21 @@ def record_errors(learner: Any, recorded: Recorded, levels: list[float]) -> dict
             for name in MEASURES:
                 found[name].append(np.append(measured[name], measured[name].mean()))
     count = len(recorded.scores)
-    return {name: np.sqrt(_variance(np.array(values), recorded, len(levels))) / count for name, values in found.items()}
+    least = {"coverage": 1.0}
+    return {
+        name: np.sqrt(_variance(np.array(values), recorded, len(levels), least.get(name, 0.0))) / count
+        for name, values in found.items()
+    }
 
 
-def _variance(values: np.ndarray, recorded: Recorded, levels: int) -> np.ndarray:
-    """Add up the variances of the series, which are taken to be independent."""
+def _variance(values: np.ndarray, recorded: Recorded, levels: int, least: float) -> np.ndarray:
+    """Add up the variances of the series, taken to be independent; none is below that of ``least`` over its rounds."""
     total, at = np.zeros(levels + 1), 0
     for series in recorded.scores:
         if len(series) < 2:
             return np.full(levels + 1, np.nan)
         blocks, kept = leave_out_blocks(len(series)).shape
-        total = total + jackknife_error(values[at : at + blocks].T, len(series), kept) ** 2
+        error = jackknife_error(values[at : at + blocks].T, len(series), kept)
+        total = total + np.maximum(error, least / len(series)) ** 2
         at += blocks
     return total
