@@ -67,7 +67,7 @@ def test_a_delay_is_a_loop_that_observes_late(name):
 
 @pytest.mark.parametrize("name", ["exact", "quantized", "ogd", "corrected"])
 def test_no_delay_is_no_change_to_the_bit(name):
-    for delay, levels in ((0, cases.levels_by_round(EVERY[name], T)), ([0, 0], LEVELS)):
+    for delay, levels in ((0, cases.any_levels(EVERY[name], (T, 3))), ([0, 0], LEVELS)):
         run, plain = dpc.replay(EVERY[name], SCORES, levels, delay=delay), dpc.replay(EVERY[name], SCORES, levels)
         same((run.thresholds, run.state), (plain.thresholds, plain.state), 0)
         np.testing.assert_array_equal(run.delay, delay)
