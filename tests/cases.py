@@ -94,7 +94,7 @@ BASELINES = {
 ALL = LEARNERS | BASELINES
 
 
-def levels_by_round(learner, rounds, count=3):
-    """A row of levels a round: any, and for a learner with a grid any of the grid."""
-    rng = np.random.default_rng(8)
-    return rng.choice(GRID, (rounds, count)) if hasattr(learner, "levels") else rng.random((rounds, count))
+def any_levels(learner, shape, seed=8):
+    """Levels at random, and for a learner with a grid of those in the grid."""
+    rng = np.random.default_rng(seed)
+    return rng.choice(learner.levels, shape) if hasattr(learner, "levels") else rng.random(shape)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import ALL as SHARED
-from cases import BASELINES, LEVELS, levels_by_round, sequences
+from cases import BASELINES, LEVELS, any_levels, sequences
 from cases import LEARNERS as SINGLE
 
 import dpconformal as dpc
@@ -175,11 +175,11 @@ def test_no_new_trace_for_new_numbers(name, monkeypatch):
     structure = jax.tree.structure(learner)
     for factor in (1.0, 1.5, 2.0):
         changed = jax.tree.unflatten(structure, _stretched(learner, factor))
-        dpc.replay(changed, rng.random(length), rng.random(3))
+        dpc.replay(changed, rng.random(length), any_levels(learner, 3, 1))
         if factor == 1.0:
             first = len(traces)
             assert first > 0
-        dpc.replay(changed, rng.random(length), rng.random(3))
+        dpc.replay(changed, rng.random(length), any_levels(learner, 3, 2))
     assert len(traces) == first
 
 
@@ -201,7 +201,7 @@ def test_thresholds_never_cross(name):
 
 @every_kind
 def test_levels_may_change_every_round(name):
-    levels = levels_by_round(ALL[name], T)
+    levels = any_levels(ALL[name], (T, 3))
     run = dpc.replay(ALL[name], SCORES, levels)
     for t in range(T):
         fixed = dpc.replay(ALL[name], SCORES, levels[t]).thresholds[t]

@@ -67,7 +67,7 @@ def test_a_delay_is_a_loop_that_observes_late(name):
 
 @pytest.mark.parametrize("name", ["exact", "quantized", "ogd", "corrected"])
 def test_no_delay_is_no_change_to_the_bit(name):
-    for delay, levels in ((0, cases.levels_by_round(EVERY[name], T)), ([0, 0], LEVELS)):
+    for delay, levels in ((0, cases.any_levels(EVERY[name], (T, 3))), ([0, 0], LEVELS)):
         run, plain = dpc.replay(EVERY[name], SCORES, levels, delay=delay), dpc.replay(EVERY[name], SCORES, levels)
         same((run.thresholds, run.state), (plain.thresholds, plain.state), 0)
         np.testing.assert_array_equal(run.delay, delay)
@@ -92,20 +92,21 @@ def test_beliefs_agree_with_the_formula(kind):
 def test_every_way_agrees_with_masks_and_levels_by_round(name):
     """The scan, native loops and stretches; thresholds, totals and states."""
     learner, delay = EVERY[name], np.array([2, 5])
-    run = dpc.replay(learner, HOLED, ROWS, mask=MASK, delay=delay)
-    scan = dpc.replay(learner, HOLED, ROWS, mask=MASK, delay=delay, method="scan")
+    rows = cases.any_levels(learner, (T, 3))
+    run = dpc.replay(learner, HOLED, rows, mask=MASK, delay=delay)
+    scan = dpc.replay(learner, HOLED, rows, mask=MASK, delay=delay, method="scan")
     same((run.thresholds, run.state), (scan.thresholds, scan.state))
     for k in range(2):
-        found = reference.late_loop(learner, SCORES[k], ROWS, delay[k], MASK[k])[0]
+        found = reference.late_loop(learner, SCORES[k], rows, delay[k], MASK[k])[0]
         np.testing.assert_allclose(run.thresholds[k], found, atol=1e-9)
     judged = ~MASK[..., None]
     want = np.where(judged, np.asarray(run.thresholds), 0).sum(axis=1)
     hits = ((SCORES[..., None] <= np.asarray(run.thresholds)) & judged).sum(axis=1)
     for method in ("auto", "scan"):
-        total = dpc.replay(learner, HOLED, ROWS, mask=MASK, delay=delay, keep="summary", method=method)
+        total = dpc.replay(learner, HOLED, rows, mask=MASK, delay=delay, keep="summary", method=method)
         np.testing.assert_array_equal(total.covered, hits)
         np.testing.assert_allclose(total.total_threshold, want, atol=1e-9)
-        loss = reference.quantile_loss(np.asarray(run.thresholds), SCORES[..., None], ROWS)
+        loss = reference.quantile_loss(np.asarray(run.thresholds), SCORES[..., None], rows)
         np.testing.assert_allclose(total.total_loss, np.where(judged, loss, 0).sum(axis=1), atol=1e-9)
         np.testing.assert_array_equal(total.rounds, (~MASK).sum(axis=1))
         same(total.state, run.state)
@@ -139,7 +140,7 @@ def test_a_score_is_observed_with_the_context_of_its_own_round(name):
     rest = dpc.replay(learner, SCORES[0, 13:], cases.GRID, first.state, context=context[13:], delay=3)
     whole = run.sequence(2)
     same(jnp.concatenate([first.thresholds, rest.thresholds]), whole.thresholds)
-    assert np.isfinite(dpc.metrics.crps(whole, points=4)).all()
+    assert np.isfinite(dpc.metrics.crps(whole, points=1)).all()  # of the level 0.5, which the grid has
     bare = rest.state._replace(waiting=rest.state.waiting._replace(context=None))
     with pytest.raises(ValueError, match=r"state\.waiting\.context does not suit"):
         dpc.replay(learner, SCORES[0], cases.GRID, bare, context=context, delay=3)
@@ -150,7 +151,7 @@ def test_runs_keep_their_context():
     run = dpc.replay(learner, SCORES, cases.GRID, context=context)
     np.testing.assert_array_equal(run.context, np.broadcast_to(context, (2, *context.shape)))
     assert dpc.replay(dpc.Exact(), SCORES, LEVELS).context is None
-    assert dpc.metrics.crps(run, points=4).shape == SCORES.shape
+    assert dpc.metrics.crps(run, points=1).shape == SCORES.shape
 
 
 @pytest.mark.parametrize("cuts", [(1, 3), (15,), (0, 30), (4, 4)])

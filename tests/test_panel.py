@@ -21,8 +21,8 @@ LEARNERS = {
     "quantized": dpc.Quantized(16),
     "bins by length": dpc.Quantized(),
     "erm": dpc.ERM(),
-    "aci": dpc.ACI([0.3, 0.9]),
-    "mvp": dpc.MVP([0.3, 0.9]),
+    "aci": dpc.ACI(LEVELS),
+    "mvp": dpc.MVP(LEVELS),
 }
 
 
