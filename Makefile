@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help demo test coverage test-core test-thorough bench bench-panels benchmark-methods benchmark-auto reliability lint docs pictures notebooks clean
+.PHONY: help demo test coverage test-core test-versions test-thorough bench bench-panels benchmark-methods benchmark-auto reliability lint docs pictures notebooks clean
 
 help:
 	@echo "make demo           confidence sets for the S&P 500, learners side by side, a report"
 	@echo "make test           the test suite: every test, with each of its parameters"
 	@echo "make coverage       the same, with the lines that no test runs"
 	@echo "make test-core      the numerical core only, quickly"
+	@echo "make test-versions  the same, and what other versions of packages may change: for another interpreter"
 	@echo "make test-thorough  every combination of parameters, and over 10,000 random examples (hours)"
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
 	@echo "make bench-panels   panels beside a plain replay: time, memory, workers (a quarter of an hour)"
@@ -58,6 +59,11 @@ coverage: $(VENV)/.ready
 # With optimised programs, as users run them.
 test-core: $(VENV)/.ready
 	XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) -m core tests
+
+# What other versions of JAX, NumPyro and ArviZ may change beside the core: the Bayesian half, diagnostics, pages.
+test-versions: test-core
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/test_documents.py tests/test_models.py \
+		tests/test_samplers.py tests/test_posterior.py tests/test_choice.py tests/test_calibration.py tests/test_diagnostics.py
 
 test-thorough: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --all-combinations --hypothesis-show-statistics
