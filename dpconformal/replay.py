@@ -121,7 +121,7 @@ def replay(
            [0.5  , 0.5  , 0.5  , 0.293]], dtype=float...)
     """
     scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
-    if state is None:  # otherwise its leading axes say what is meant
+    if state is None and np.ndim(delay) == 0:  # otherwise their leading axes say what is meant
         check_not_column("scores", scores.shape, "replay")
     check_time_index("scores", scores)
     return replay_batch(learner, scores, levels, state, keep, method, context, mask, delay)

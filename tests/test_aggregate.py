@@ -15,7 +15,7 @@ from dpconformal.aggregation.mixing import mixed
 LEVELS = np.array([0.0, 0.1, 0.5, 0.9, 0.99, 1.0])
 BINS = 12
 # Discount, constant weight, rounding.
-PARTS = [(0.9, 0.2, "up"), (None, 0.3, "up"), (0.6, 0.05, "nearest"), (None, 0.01, "nearest")]
+PARTS = [(0.9, 0.2, "up"), (None, 0.3, "nearest"), (0.6, 0.05, "up"), (None, 0.01, "nearest")]
 
 
 def learners(low=0.0, high=1.0, bins=BINS):

@@ -200,8 +200,9 @@ def test_bounds_have_the_values_of_their_formulas():
     swings = sum(1 / (np.sqrt(t) + 1) for t in range(1, 51))
     plain = m**2 * 3 / 2 * (np.sqrt(50) + 1 + swings)
     np.testing.assert_allclose(theory.regret_bound(50, level, 3.0), plain)
-    np.testing.assert_allclose(theory.quantized_regret_bound(50, level, 7, 3.0), plain + 3 * 50 / (2 * 7))
-    np.testing.assert_allclose(theory.quantized_regret_bound(50, level, width=3.0), plain + 3 * 50 / (2 * 8))
+    np.testing.assert_allclose(theory.quantized_regret_bound(50, level, 7, 3.0), plain + 3 * 50 / 7)
+    np.testing.assert_allclose(theory.quantized_regret_bound(50, level, 7, 3.0, "nearest"), plain + 3 * 50 / (2 * 7))
+    np.testing.assert_allclose(theory.quantized_regret_bound(50, level, width=3.0), plain + 3 * 50 / 8)
     beta, weight = 0.9, 0.2 / 0.8
     terms = beta**5 / (1 - beta) + weight * beta / (1 - beta) + (1 - beta**5) / (weight * beta)
     np.testing.assert_allclose(theory.discounted_regret_bound(5, level, beta, 3.0, 0.2), m**2 * 3 / 2 * terms)

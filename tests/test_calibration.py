@@ -90,7 +90,7 @@ def test_sbc_through_the_public_posterior():
         marginal = posterior.cdf_marginal(0.25)
         found["cdf"].append(stats.beta.cdf(steps[8], float(marginal.concentration1), float(marginal.concentration0)))
         draws = posterior.sample(jax.random.key(i), 19, "grid", bins).mean()
-        found["mean"].append(((np.asarray(draws) < p @ (np.arange(bins) + 0.5) / bins).sum() + rng.random()) / 20)
+        found["mean"].append(((np.asarray(draws) < p @ (np.arange(bins) + 1) / bins).sum() + rng.random()) / 20)
     for name, pits in found.items():
         assert uniformity(pits, 0.997).inside, name
 

@@ -257,12 +257,19 @@ def test_subnormal_scores_count_as_zero(dtype):
     tiny = np.finfo(dtype).tiny
     scores = np.array([tiny, tiny / 2, np.nextafter(dtype(0), dtype(1)), 0.0, -0.0, tiny / 4, tiny], dtype)
     used = np.array([tiny, 0, 0, 0, 0, 0, tiny], dtype)
-    for learner in (dpc.Exact(), dpc.Quantized(4), dpc.ERM(), dpc.SplitConformal(), dpc.SlidingERM(3), dpc.OGD([0.5])):
+    for learner in (
+        dpc.Exact(),
+        dpc.Quantized(4),
+        dpc.ERM(),
+        dpc.SplitConformal(),
+        dpc.SlidingERM(3),
+        dpc.OGD([0.3, 0.8]),
+    ):
         run, plain = dpc.replay(learner, scores, [0.3, 0.8]), dpc.replay(learner, used, [0.3, 0.8])
         np.testing.assert_array_equal(run.scores, used)
         np.testing.assert_array_equal(run.thresholds, plain.thresholds)
         for thresholds in ways(learner, scores, [0.3, 0.8]):
-            np.testing.assert_allclose(thresholds, plain.thresholds, rtol=1e-6)
+            np.testing.assert_allclose(thresholds, plain.thresholds, rtol=1e-6, atol=1e-6)
     with pytest.raises(ValueError, match=r"scores\[0\] = -5e-324: outside the support"):
         dpc.replay(dpc.Exact(), [-5e-324], [0.5])
 
@@ -355,11 +362,10 @@ def test_ten_million_equal_scores(learner):
     count = 10_000_000
     run = dpc.replay(learner, np.full(count, 0.25, np.float32), np.array([0.1, 0.9], np.float32), keep="summary")
     assert int(run.state.seen) == count
-    kept = 0.255 if isinstance(learner, dpc.Quantized) else 0.25
-    np.testing.assert_allclose(learner.quantile(run.state, np.float32([0.1, 0.5, 0.9])), kept, rtol=1e-6)
+    np.testing.assert_allclose(learner.quantile(run.state, np.float32([0.1, 0.5, 0.9])), 0.25, rtol=1e-6)
     assert run.covered[1] == count
     if isinstance(learner, dpc.Quantized):
-        assert run.state.weights[25] == count
+        assert run.state.weights[24] == count  # whose upper edge it is
 
 
 @pytest.mark.parametrize("name", [*FREQUENTISTS, "exact", "quantized"])

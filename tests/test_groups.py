@@ -441,13 +441,13 @@ def test_groups_with_gaps_are_judged_by_their_scores():
         dpc.metrics.by_group(run, np.zeros((3, 80), int))
 
 
-def test_bins_add_half_a_bin_a_round_to_the_bound_of_a_group():
+def test_bins_add_one_bin_a_round_to_the_bound_of_a_group():
     scores, groups = np.random.default_rng(3).random(80), np.arange(80) % 3
     learner, levels = dpc.Hierarchical(4, bins=16), np.array([0.5, 0.9])
     path = group_bounds.group_path(dpc.replay(learner, scores, levels, context=groups))
     bare = dataclasses.replace(learner, bins=None)
     more = [group_bounds.bound_by_round(belief, path, 0, levels) for belief in (learner, bare)]
-    np.testing.assert_allclose(more[0] - more[1], np.arange(1, 28)[:, None] / (2 * 16) + np.zeros(2))
+    np.testing.assert_allclose(more[0] - more[1], np.arange(1, 28)[:, None] / 16 + np.zeros(2))
 
 
 def test_levels_of_groups_that_change_by_round_are_certified():

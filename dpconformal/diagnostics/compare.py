@@ -77,9 +77,9 @@ def compare(
     more than with the record. The means have no bias, since a random order of iid scores is a sample from the same
     source.
 
-    These errors hold for iid scores; of dependence between scores they count what is short against a block. They are too
-    small, or zero, for what hangs on a few scores: levels above whose thresholds the record has only a handful, such as
-    0.99 with a hundred scores.
+    These errors hold for iid scores; of dependence between scores they count what is short against a block. They are
+    too small, or zero, for what hangs on a few scores: levels above whose thresholds the record has only a handful,
+    such as 0.99 with a hundred scores.
 
     Examples
     --------

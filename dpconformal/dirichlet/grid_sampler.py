@@ -23,7 +23,8 @@ def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) 
     Draw masses of equal bins, Dirichlet(a·P0(bin) + scores in it), and put them at the upper edges.
 
     An edge belongs to the bin below it. So F(x) = P(X ≤ x) is exact at the edges of the bins, for any number of them,
-    also where scores lie on edges. Quantiles are those of F, moved up to the next edge.
+    also where scores lie on edges. Quantiles are those of F, moved up to the next edge;
+    means are up to a bin larger than those of F.
 
     Parameters
     ----------

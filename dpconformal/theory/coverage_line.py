@@ -11,7 +11,7 @@ from dpconformal.theory.concentration import concentration
 from dpconformal.theory.counts import lower_count, upper_count
 from dpconformal.theory.iid import rank_bracket
 from dpconformal.theory.lines import Line, no_claim, precision
-from dpconformal.theory.path import Path, bins_of, tied_rounds
+from dpconformal.theory.path import Path, bins_of, rounds_to_nearest, tied_rounds
 
 
 def coverage(run: Replay, path: Path | None, delta: float) -> Line:
@@ -28,7 +28,7 @@ def coverage(run: Replay, path: Path | None, delta: float) -> Line:
         One sequence.
     path : Path or None
         Its path; a head is held to what it asks its belief for. Without one the run is held to what Exact guarantees.
-        No claim with a discount.
+        No claim with a discount, nor for bins that round to the nearest.
     delta : float
         Probability that iid scores leave the band of a level.
 
@@ -40,7 +40,9 @@ def coverage(run: Replay, path: Path | None, delta: float) -> Line:
     """
     thresholds, scores = np.asarray(run.thresholds), np.asarray(run.scores)
     covered = scores[:, None] <= thresholds
-    if not scores.size or (path is not None and path.discount != 1):
+    # Scores that count at the centre of their bin may lie above it, unless a head raises the thresholds.
+    promised = path is None or (path.discount == 1 and (path.head is not None or not rounds_to_nearest(run.learner)))
+    if not scores.size or not promised:
         return no_claim(covered.mean(axis=0) if scores.size else np.full(covered.shape[1], np.nan))
     rounds, schedule, asked = _asked(run, path)
     weight = np.asarray(concentration(rounds, schedule))

@@ -12,7 +12,7 @@ from dpconformal.theory.counts import lower_count, upper_count
 from dpconformal.theory.groups import GroupPath, bound_by_round, bounded_groups, group_path
 from dpconformal.theory.iid import rank_bracket
 from dpconformal.theory.lines import Line, near_enough, no_claim, order, precision, regret_curve, within
-from dpconformal.theory.path import tied_rounds
+from dpconformal.theory.path import rounds_to_nearest, tied_rounds
 from dpconformal.theory.path_bound import Regret
 
 
@@ -71,7 +71,7 @@ def checks(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Line, .
         if group in bounded and not changing:
             bound = bound_by_round(run.learner, path, group, levels)
             regret = within(own, Regret(np.arange(1, here.size + 1), regret_curve(own), bound), float(here.size))
-        if group in bounded:
+        if group in bounded and not rounds_to_nearest(run.learner):
             cover = coverage(own, path, group, delta / len(bounded))
         lines = order(own), near_enough(own, gap[here], run.learner.prior), regret, nothing, cover
         rounds = np.concatenate([[0], here + 1])  # as the run counts them

@@ -211,6 +211,12 @@ def _bins(learner: Any, scores: np.ndarray, bins: int) -> tuple[np.ndarray, np.n
     return atoms, np.clip(here, 0, bins - 1)
 
 
+def rounds_to_nearest(learner: Any) -> bool:
+    """Tell whether a belief counts scores at the centres of bins: then it promises nothing of coverage."""
+    binned = isinstance(learner, Quantized) or getattr(learner, "bins", None) is not None
+    return binned and learner.rounding == "nearest"
+
+
 def tied_rounds(learner: Any, bins: int | None, scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     """
     Tell the rounds that are covered for a tie alone: the score counts at the threshold or above it.
