@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MEASURES = ("coverage", "width", "loss", "crps")
 _GRID = (np.arange(32) + 0.5) / 32  # midpoints, for the integral over all levels that the CRPS is
 _BLOCK = 50  # data sets at a time
-_ORDERS = 50  # of a record without a block, at most
+_ORDERS = 30  # of a record without a block, at most: more make errors of gains too small on short records
 
 
 def compare(
@@ -73,7 +73,7 @@ def compare(
     Data sets from a record share its scores. There a standard error says how far the mean would move *if another such
     stretch were recorded*, and more data sets do not take it below that. The record is cut into 20 to 39 consecutive
     blocks (fewer than 20 scores: one each), each is left out in turn, and the learners run over what is left of the
-    first 50 random orders: a delete-a-group jackknife, which errs on the large side for what varies with the order
+    first 30 random orders: a delete-a-group jackknife, which errs on the large side for what varies with the order
     more than with the record. The means have no bias, since a random order of iid scores is a sample from the same
     source.
 
