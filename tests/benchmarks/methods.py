@@ -41,7 +41,8 @@ def run(streams, methods=METHODS, repeats=2, say=lambda text: None):
 
 def refuse_crossings(one, method, learner, found):
     """Thresholds of one belief cannot cross: if they do, nothing else here is worth reading."""
-    if found["crossings"] > 0 and (method.ours or dpc.learners()[type(learner).__name__].monotone):
+    card = dpc.learners()[type(learner).__name__.removeprefix("Multi")]
+    if found["crossings"] > 0 and (method.ours or card.monotone):
         raise AssertionError(
             f"{method.name} on {one.name}: thresholds of different levels CROSS in {found['crossings']:.2%} of the "
             "rounds, which a belief must never do; mend the learner"
