@@ -15,6 +15,7 @@ _KINDS = {
     "SplitConformal": "Split conformal prediction: the empirical distribution of all scores so far, rounded upwards",
     "NExCP": "Weighted conformal prediction: recent scores count more, rounded upwards",
     "OGD": "Online gradient descent: each threshold moves up after a miss and down after a hit",
+    "MultiOGD": "Online gradient descent on a grid of levels: the nearest level of the grid answers",
     "SFOGD": "Scale-free online gradient descent: each threshold moves up after a miss and down after a hit",
     "SAOCP": "Strongly adaptive online conformal prediction: many gradient methods of different ages, mixed",
     "ACI": "Adaptive conformal inference: the level that is asked of recent scores is adjusted after every round",
@@ -22,6 +23,7 @@ _KINDS = {
     "AgACI": "Aggregated adaptive conformal inference: several adjustment rates, mixed",
     "PID": "Conformal PID control: thresholds are steered by past misses",
     "MVP": "Multivalid prediction: thresholds are chosen among buckets, so that each of them covers as it should",
+    "MultiMVP": "Multivalid prediction on a grid of levels: the nearest level of the grid answers",
     "Credible": "A credible bound on the threshold",
     "Corrected": "A threshold with a correction for small samples",
 }
