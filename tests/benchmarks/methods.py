@@ -41,13 +41,8 @@ def run(streams, methods=METHODS, repeats=2, say=lambda text: None):
 
 def refuse_crossings(one, method, learner, found):
     """Thresholds of one belief cannot cross: if they do, nothing else here is worth reading."""
-<<<<<<< HEAD
     monotone = {card.name for card in dpc.learners() if card.monotone}
     if found["crossings"] > 0 and (method.ours or type(learner).__name__ in monotone):
-=======
-    card = dpc.learners()[type(learner).__name__.removeprefix("Multi")]
-    if found["crossings"] > 0 and (method.ours or card.monotone):
->>>>>>> w-grids
         raise AssertionError(
             f"{method.name} on {one.name}: thresholds of different levels CROSS in {found['crossings']:.2%} of the "
             "rounds, which a belief must never do; mend the learner"
