@@ -44,7 +44,8 @@ def replay(
         Any method: a belief, a baseline, or your own.
     scores : array_like, shape (T,) or (..., T)
         Nonconformity scores in time order; leading axes are independent sequences. A pandas or xarray object whose
-        times go back or repeat is refused, and so is a column vector, shape (n, 1) without a ``state``.
+        times go back or repeat is refused, and so is a column vector: shape (n, 1) without a ``state``, or a ``delay``
+        for each series.
     levels : array_like, shape (A,) or (T, A)
         Confidence levels in [0, 1], the same every round or one row a round.
     state : State, optional
@@ -121,7 +122,7 @@ def replay(
     """
     scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
     if state is None:  # otherwise its leading axes say what is meant
-        check_not_column("scores", scores.shape, "replay")
+        check_not_column("scores", scores.shape, "replay", delay)
     check_time_index("scores", scores)
     return replay_batch(learner, scores, levels, state, keep, method, context, mask, delay)
 
