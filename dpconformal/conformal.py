@@ -134,7 +134,7 @@ def conformalize(
     if not rounds:
         raise ValueError("labels has shape (): pass a sequence, or use dpconformal.Online for a live loop")
     if state is None:
-        check_not_column("labels", rounds, "conformalize")
+        check_not_column("labels", rounds, "conformalize", delay)
     for name, given in [*_arrays("predictions", predictions), ("labels", labels)]:
         check_time_index(name, given, len(rounds) - 1)
     batch = leading_axes(delay, rounds[:-1])

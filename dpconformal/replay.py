@@ -44,7 +44,8 @@ def replay(
         Any method: a belief, a baseline, or your own.
     scores : array_like, shape (T,) or (..., T)
         Nonconformity scores in time order; leading axes are independent sequences. A pandas or xarray object whose
-        times go back or repeat is refused, and so is a column vector, shape (n, 1) without a ``state``.
+        times go back or repeat is refused, and so is a column vector: shape (n, 1) without a ``state``, or a ``delay``
+        for each series.
     levels : array_like, shape (A,) or (T, A)
         Confidence levels in [0, 1], the same every round or one row a round. A learner with a grid of its own, such
         as :class:`dpconformal.OGD`, has the levels of that grid and refuses others.
@@ -121,8 +122,8 @@ def replay(
            [0.5  , 0.5  , 0.5  , 0.293]], dtype=float...)
     """
     scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
-    if state is None and np.ndim(delay) == 0:  # otherwise their leading axes say what is meant
-        check_not_column("scores", scores.shape, "replay")
+    if state is None:  # otherwise its leading axes say what is meant
+        check_not_column("scores", scores.shape, "replay", delay)
     check_time_index("scores", scores)
     return replay_batch(learner, scores, levels, state, keep, method, context, mask, delay)
 

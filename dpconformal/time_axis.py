@@ -12,7 +12,7 @@ _NUMBERS = ("integer", "floating", "mixed-integer-float")
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-def check_not_column(name: str, shape: tuple[int, ...], function: str | None = None) -> None:
+def check_not_column(name: str, shape: tuple[int, ...], function: str | None = None, delay: Any = None) -> None:
     """
     Refuse a column vector, which would be read as many series of one round.
 
@@ -24,19 +24,23 @@ def check_not_column(name: str, shape: tuple[int, ...], function: str | None = N
         Its shape, the last axis being that of the rounds.
     function : str, optional
         What the user called, if it can be called for each series under ``jax.vmap`` and takes a state.
+    delay : int or array of int, optional
+        The delay, where there may be one. One for each series leaves no doubt.
 
     Raises
     ------
     ValueError
         With both readings, and how to ask for each.
     """
-    series = math.prod(shape[:-1])
-    if shape[-1:] == (1,) and series > 1:
-        many = f"; for {series} series of one round use jax.vmap over {function}, or pass the states they carry on from"
-        raise ValueError(
-            f"{name} has shape {shape}, which reads as {series} series of one round: for one series of {series} rounds "
-            f"drop the last axis, as {name}[..., 0] or {name}.squeeze() does{many if function else ''}"
-        )
+    series, batch = math.prod(shape[:-1]), shape[:-1]
+    if shape[-1:] != (1,) or series <= 1 or np.shape(delay) == batch:
+        return
+    each = "" if delay is None else f", a delay for each of them, such as delay=numpy.zeros({batch}, int),"
+    many = f"; for {series} series of one round use jax.vmap over {function}{each} or the states they carry on from"
+    raise ValueError(
+        f"{name} has shape {shape}, which reads as {series} series of one round: for one series of {series} rounds "
+        f"drop the last axis, as {name}[..., 0] or {name}.squeeze() does{many if function else ''}"
+    )
 
 
 def check_time_index(name: str, values: Any, axis: int = -1) -> None:

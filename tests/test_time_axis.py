@@ -45,6 +45,9 @@ def test_both_ways_out_of_a_column_work():
     centres = np.zeros((T, 1))
     sets = jax.vmap(lambda p, y: dpc.conformalize(WIDE, scores.Absolute(), p, y, [0.5]).sets.high)(centres, column)
     assert sets.shape == (T, 1, 1)
+    batch = dpc.replay(dpc.Exact(), column, [0.5], delay=np.zeros(T, int))
+    np.testing.assert_array_equal(batch.thresholds, np.full((T, 1, 1), 0.5))
+    assert batch.state.seen.shape == (T,)
     panel = dpc.replay_panel(xr.DataArray(column, dims=["store", "time"]), dpc.Exact(), [0.5])
     np.testing.assert_allclose(panel.thresholds, np.full((T, 1, 1), 0.5))
 
