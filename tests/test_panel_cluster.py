@@ -245,7 +245,7 @@ def test_a_killed_command_goes_on(tmp_path):
     quiet = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = subprocess.Popen(words, **quiet)
     work, deadline = tmp_path / ".panel.zarr/.unfinished", time.monotonic() + 120
-    while not any(notes.read_text() for notes in work.glob("panel-*.done")) and started.poll() is None:
+    while not any(notes.read_text() for notes in work.glob("work-*/panel-*.done")) and started.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     started.kill()

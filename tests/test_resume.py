@@ -48,6 +48,12 @@ def run(monkeypatch, capsys, tmp_path):
     return command
 
 
+def work_of(out):
+    """Return the folder in which an interrupted command left its work."""
+    (work,) = (out / ".unfinished").glob("work-*")
+    return work
+
+
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "times.csv"}
 
@@ -140,7 +146,7 @@ def test_an_experiment_goes_on_to_the_same_bytes(run, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "once", once)
         assert run(*words, "--out", "cut")[0] == 130
-    kept = len(list((tmp_path / "cut/.unfinished/steps").iterdir()))
+    kept = len(list((work_of(tmp_path / "cut") / "steps").iterdir()))
     assert kept == 5
     assert run(*words, "--out", "cut", "--resume")[0] == 0
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
@@ -183,7 +189,7 @@ def test_what_has_changed_is_not_gone_on_with(run, monkeypatch, tmp_path):
     code, _, err = run(*words, "--resume")
     assert code == 2
     assert "scores.csv is not what it was when the unfinished run began" in err.replace("\n", " ")
-    assert (tmp_path / "results/replay/.unfinished/run/progress.dpc").exists()  # and nothing is lost
+    assert (work_of(tmp_path / "results/replay") / "run/progress.dpc").exists()  # and nothing is lost
     code, _, err = run(*words)
     assert code == 0
     assert "starting anew" in err
@@ -238,17 +244,17 @@ def test_killed_or_stopped_at_any_moment(tmp_path):
         command = [sys.executable, "-c", code, *words, out, *more]
         return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    def wait(seconds, file):
+    def wait(seconds, folder, pattern):
         """Until a file is there, or the command has had its time."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not file.exists():
+        while time.monotonic() < end and not any(folder.glob(pattern)):
             time.sleep(0.01)
 
     begun = time.monotonic()
     start("whole").communicate()
     whole = time.monotonic() - begun
     process = start("cut")
-    wait(whole, tmp_path / "cut/.unfinished/run/thresholds.f8")
+    wait(whole, tmp_path / "cut/.unfinished", "work-*/run/thresholds.f8")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
@@ -374,7 +380,7 @@ def test_a_damaged_checkpoint_is_refused_and_named(run, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         interrupted_after(patch, 2)
         assert run(*words)[0] == 130
-    file = tmp_path / "results/replay/.unfinished/run/progress.dpc"
+    file = work_of(tmp_path / "results/replay") / "run/progress.dpc"
     content = bytearray(file.read_bytes())
     content[60] ^= 1
     file.write_bytes(content)
@@ -382,11 +388,15 @@ def test_a_damaged_checkpoint_is_refused_and_named(run, monkeypatch, tmp_path):
     assert code == 2
     assert "progress.dpc is damaged: its checksum does not match" in err.replace("\n", " ")
     assert file.exists()  # what else is there may be worth a look
-    job = file.parent.parent / "job.json"
-    job.write_bytes(job.read_bytes()[:-3])
-    code, _, err = run(*words, "--resume")
-    assert code == 2
-    assert "job.json is damaged: start anew without --resume" in err.replace("\n", " ")
+    job = tmp_path / "results/replay/.unfinished/job.json"
+    whole = job.read_bytes()
+    job.write_bytes(whole[:-3])
+    for more in ((), ("--resume",)):  # which work is ours is not known any more, so nothing is deleted
+        code, _, err = run(*words, *more)
+        assert code == 2
+        assert "job.json is damaged" in err.replace("\n", " ")
+    assert file.exists()
+    job.write_bytes(whole)
     assert run(*words)[0] == 0
 
 
@@ -429,8 +439,8 @@ def test_the_job_is_told_apart_from_another_version(run, monkeypatch, tmp_path):
         interrupted_after(patch, 1)
         assert run("replay", "scores.csv", "--learner", "quantized")[0] == 130
     file = tmp_path / "results/replay/.unfinished/job.json"
-    job = json.loads(file.read_text())
-    file.write_text(json.dumps(job | {"jax": "0.0"}))
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | {"job": record["job"] | {"jax": "0.0"}}))
     code, _, err = run("replay", "scores.csv", "--learner", "quantized", "--resume")
     assert code == 2
     assert "the unfinished run has jax = 0.0" in err.replace("\n", " ")

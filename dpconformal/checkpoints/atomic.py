@@ -11,7 +11,7 @@ from typing import Any
 _UNNAMED_REFUSED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
 
 
-def write_whole(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
+def write_whole(path: str | os.PathLike[str], parts: Iterable[Any], follow: bool = True) -> None:
     """
     Write a file so that at every moment its name stands for the old content or the new, and the new one is on the disk.
 
@@ -21,9 +21,11 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
     Parameters
     ----------
     path : path
-        What to write or replace. A symbolic link stays one; what it points at is replaced.
+        What to write or replace.
     parts : iterable of bytes-like
         The content.
+    follow : bool
+        Whether a symbolic link stays one, and what it points at is replaced. Otherwise the link itself is replaced.
 
     Raises
     ------
@@ -40,8 +42,8 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
     ...     Path(folder, "a").read_bytes()
     b'onetwo'
     """
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
+    target = Path(os.path.realpath(path) if follow else path)
+    if target.is_dir() and (follow or not target.is_symlink()):
         raise ValueError(f"path = {str(path)!r} is a folder: name a file in it")
     if not target.parent.is_dir():
         raise ValueError(f"path = {str(path)!r}: there is no folder {target.parent}; make it first")
@@ -89,7 +91,9 @@ def _write_unnamed(folder: int, name: str, parts: list[Any]) -> bool:
 
 
 def _write_hidden(folder: int, name: str, parts: list[Any]) -> None:
-    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=folder)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)  # never through a link
     try:
         with os.fdopen(descriptor, "wb") as file:
             _fill(file, parts)

@@ -17,6 +17,7 @@ last 32                 SHA-256 of all bytes before
 In every version the first 24 bytes and the last 32 mean the same, so that a damaged file can be told from a newer one.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -77,7 +78,7 @@ def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[Any]:
     return [*parts, digest.digest()]
 
 
-def unpack(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[np.ndarray]]:
+def unpack(path: str | os.PathLike[str], follow: bool = True) -> tuple[dict[str, Any], list[np.ndarray]]:
     """
     Read a file and believe nothing it says before it was checked.
 
@@ -85,6 +86,8 @@ def unpack(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[np.ndarra
     ----------
     path : path
         The file.
+    follow : bool
+        Whether it may be a symbolic link.
 
     Returns
     -------
@@ -96,7 +99,7 @@ def unpack(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[np.ndarra
     ValueError
         Naming the file, if it is not exactly what :func:`pack` laid out.
     """
-    content = _content(path)
+    content = _content(path, follow)
     if len(content) < _PREFIX.size + _DIGEST:
         if bytes(content[:8]) != MAGIC[: len(content)]:
             _refuse(path, "is no checkpoint of dpconformal")
@@ -118,17 +121,23 @@ def unpack(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[np.ndarra
     return header, _arrays(path, header.pop("arrays", None), content[:-_DIGEST], end)
 
 
-def _content(path: str | os.PathLike[str]) -> memoryview:
+def _content(path: str | os.PathLike[str], follow: bool) -> memoryview:
     """Read a regular file: a pipe or a device may never end."""
+    # A pipe that nobody writes to would be waited for without O_NONBLOCK.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            _refuse(path, "is no regular file: a checkpoint is a file on a disk")
-        # It may have become a pipe since: without O_NONBLOCK one that nobody writes to would be waited for.
-        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            return memoryview(file.read(os.fstat(file.fileno()).st_size + 1))  # one more tells if it is growing
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                _refuse(path, "is no regular file: a checkpoint is a file on a disk")
+            return memoryview(file.read(found.st_size + 1))  # one more tells if it is growing
     except FileNotFoundError:
         _refuse(path, "does not exist: check the name")
     except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ENXIO):
+            _refuse(path, "is no regular file: a checkpoint is a file on a disk")
+        if error.errno == errno.ELOOP:
+            _refuse(path, "is a link: remove it")
         _refuse(path, f"cannot be read: {error.strerror}")
 
 

@@ -16,7 +16,7 @@ def note(path: str | os.PathLike[str], kind: str, about: dict[str, Any], arrays:
     Parameters
     ----------
     path : path
-        The file, which is replaced in one step.
+        The file, which is replaced in one step. A link is replaced, not followed.
     kind : str
         Of work.
     about : dict
@@ -33,7 +33,7 @@ def note(path: str | os.PathLike[str], kind: str, about: dict[str, Any], arrays:
     ({'done': 3}, {'total': array([1.5])})
     """
     header = {"kind": kind, "about": about, "names": list(arrays)}
-    write_whole(path, pack(header, [np.asarray(array) for array in arrays.values()]))
+    write_whole(path, pack(header, [np.asarray(array) for array in arrays.values()]), follow=False)
 
 
 def recall(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
@@ -59,7 +59,7 @@ def recall(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dic
     """
     if not os.path.lexists(path):
         return None
-    header, arrays = unpack(path)
+    header, arrays = unpack(path, follow=False)
     match header:
         case {"kind": found, "about": dict(about), "names": list(names)} if found == kind and len(names) == len(arrays):
             return about, dict(zip(map(str, names), arrays, strict=True))

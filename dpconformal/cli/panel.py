@@ -1,5 +1,6 @@
 """``dpconformal panel``: thresholds for thousands to millions of series, on the cores of one machine or of many."""
 
+import contextlib
 import secrets
 import shutil
 from pathlib import Path
@@ -97,7 +98,8 @@ def panel(
         stored = _opened(place)
         console.print(_shown(stored, learner, source.name, *counts_of(array, dim)))
         _finish(stored, place, out, array if out.suffix == "" else None)
-    shutil.rmtree(beside, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        beside.rmdir()  # unless something else is in it
     console.print(f"written to {out}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ import numpy as np
 from rich.console import Console
 
 import dpconformal as dpc
-from dpconformal.checkpoints.atomic import write_whole
 from dpconformal.cli.stopping import stopped_at_once
 from dpconformal.files.reading import is_stream
 from dpconformal.files.staging import Unwritable, made, refused
+from dpconformal.files.working_folder import WorkingFolder
 
 FOLDER = ".unfinished"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -33,7 +32,7 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
     Parameters
     ----------
     out : Path
-        Where results go. The work is in a hidden folder there.
+        Where results go. The work is in a hidden folder there, see :class:`WorkingFolder`.
     job : dict
         All that the results depend on, as JSON can hold it.
     resume : bool
@@ -47,28 +46,25 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
     Raises
     ------
     ValueError
-        If what was left is of another job, or another process works there.
+        If what was left is of another job, another process works there, or something there was not made by us.
     SystemExit
         On Ctrl-C, with code 130 and a word on how to go on.
     """
     job = json.loads(json.dumps(job | {"dpconformal": dpc.__version__, "jax": jax.__version__}))
-    folder = out / FOLDER
     with made(out):
         try:
-            folder.mkdir(exist_ok=True)
-            lock = (folder / "lock").open("w")
+            place = WorkingFolder(out / FOLDER)
         except OSError as error:
             raise refused(out, error) from None
-        with lock:
-            _take(lock, out)
+        with place:
             try:
-                resumed = _begin(folder, job, resume)
+                work, resumed = _begin(place, job, resume)
             except OSError as error:
                 raise refused(out, error) from None
             finished, last_words = False, f"stopped; go on with: {again()}"
             try:
                 with stopped_at_once(last_words):
-                    yield folder
+                    yield work
                 finished = True
             except KeyboardInterrupt:  # where signals are somebody else's
                 _say(last_words)
@@ -84,9 +80,7 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
                 raise
             finally:
                 if finished:
-                    # The job first: killed in between, the rest is nobody's, and not taken for whole.
-                    (folder / "job.json").unlink(missing_ok=True)
-                    shutil.rmtree(folder, ignore_errors=True)
+                    place.remove()
 
 
 def again() -> str:
@@ -139,49 +133,25 @@ def numbers_of(learners: Any) -> list[Any]:
     return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(learners)]
 
 
-def _begin(folder: Path, job: dict[str, Any], resume: bool) -> bool:
-    """Find out whether there is something to go on with, and clear the folder if not."""
-    file = folder / "job.json"
-    try:
-        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-    except ValueError:
-        if resume:
-            raise ValueError(f"{file} is damaged: start anew without --resume") from None
-        before = {}
+def _begin(place: WorkingFolder, job: dict[str, Any], resume: bool) -> tuple[Path, bool]:
+    """Return where to work, and whether there is something to go on with."""
+    before = place.job
     if resume and before is not None:
         for name in job | before:
             if job.get(name) != before.get(name):
                 raise ValueError(_difference(name, before.get(name), job.get(name)))
-        return True
+        return place.work(), True
     if resume:
         _say("there is nothing to go on with: starting from the beginning")
     elif before is not None:
         _say("an unfinished run was there; starting anew (--resume would have gone on with it)")
-    for path in folder.iterdir():
-        if path.name != "lock":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    write_whole(file, [json.dumps(job).encode()])
-    return False
+    return place.start(job), False
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
     if name == "scores":
         return f"{before['name']} is not what it was when the unfinished run began: start anew without --resume"
     return f"the unfinished run has {name} = {before}, and this one {now}: say the same again, or leave out --resume"
-
-
-def _take(lock: Any, out: Path) -> None:
-    """Make sure that nobody else works here; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ValueError(
-            f"{out} is being written to by another process: wait for it, or choose another --out"
-        ) from None
 
 
 def _say(what: str) -> None:

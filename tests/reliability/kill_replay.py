@@ -66,8 +66,8 @@ def main(kills, rounds):
 
 def stage_of(out):
     """Tell what a killed run was doing."""
-    work = out / ".unfinished"
-    if not (work / "job.json").exists():
+    work = next((out / ".unfinished").glob("work-*"), None)
+    if work is None:
         return "starting"
     if not (work / "scores.dpc").exists():
         return "reading"

@@ -1,0 +1,200 @@
+"""A folder for unfinished work: no links, nothing foreign in it, and nothing else deleted."""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+from dpconformal.checkpoints.atomic import write_whole
+
+_RECORD, _LOCK = "job.json", "lock"
+_WORK = re.compile(r"work-[0-9a-f]{16}")
+_LONGEST = 2**24  # bytes of a record
+
+
+class WorkingFolder:
+    """
+    A hidden folder with a lock, a record, and one folder of work.
+
+    The record says which job the work is of, and the number (inode) of the folder that was made for it. Only that
+    folder is worked in, and only that folder is deleted. It is closed to other users, so what is in it is ours.
+
+    Parameters
+    ----------
+    path : Path
+        The hidden folder. It is made if it is not there.
+
+    Attributes
+    ----------
+    job : dict or None
+        The job that was begun here and not finished.
+
+    Raises
+    ------
+    ValueError
+        If it is a link or another user's, holds something that was not made here, or another process works in it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     with WorkingFolder(Path(out, ".unfinished")) as folder:
+    ...         _ = Path(folder.start({"seeds": 3}), "some.txt").write_text("done")
+    ...     with WorkingFolder(Path(out, ".unfinished")) as folder:
+    ...         print(folder.job, Path(folder.work(), "some.txt").read_text())
+    ...         folder.remove()
+    ...     os.listdir(out)
+    {'seeds': 3} done
+    []
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        while True:
+            with contextlib.ExitStack() as opened:
+                self._folder = _open_own_folder(path)
+                opened.callback(os.close, self._folder)
+                lock = self._take_lock()
+                opened.callback(os.close, lock)  # which gives the lock back
+                if not os.fstat(lock).st_nlink:
+                    continue  # the process that had the lock has removed the folder in the meantime
+                self._record = self._read_record()
+                self._refuse_strangers()
+                self._opened = opened.pop_all()
+                return
+
+    def __enter__(self) -> "WorkingFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @property
+    def job(self) -> dict[str, Any] | None:
+        """The job that was begun here and not finished."""
+        return self._record["job"] if self._record else None
+
+    def work(self) -> Path:
+        """Return the folder of the work, if it is the one that was recorded."""
+        name, inode = self._record["folder"], self._record["inode"]
+        found = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+        if not stat.S_ISDIR(found.st_mode) or found.st_ino != inode or found.st_uid != os.geteuid():
+            raise ValueError(
+                f"{self.path / name} is not the folder that was made there, but a copy or something else: remove "
+                f"{self.path}, and start anew without --resume"
+            )
+        return self.path / name
+
+    def start(self, job: dict[str, Any]) -> Path:
+        """Drop earlier work, record a job, and return an empty folder for its work."""
+        self._drop_work()
+        name = f"work-{secrets.token_hex(8)}"
+        os.mkdir(name, 0o700, dir_fd=self._folder)
+        inode = os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_ino
+        self._write_record({"folder": name, "inode": inode, "job": job})
+        return self.path / name
+
+    def remove(self) -> None:
+        """Delete the work and what was made for it, and the hidden folder if nothing else is in it."""
+        with contextlib.suppress(OSError):
+            self._drop_work()
+            for name in (_RECORD, _LOCK):
+                os.unlink(name, dir_fd=self._folder)
+            self.path.rmdir()
+
+    def _drop_work(self) -> None:
+        if not self._record:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            name = self.work().name
+            # Killed while the work is deleted, half of it must not be taken for whole; it is still known as ours.
+            self._write_record(self._record | {"job": None})
+            shutil.rmtree(name, dir_fd=self._folder)
+
+    def _take_lock(self) -> int:
+        """Make sure that nobody else works here; the lock goes with the process, however it ends."""
+        lock = self._open_own_file(_LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no such locks on this system
+            pass
+        except OSError:
+            os.close(lock)
+            raise ValueError(
+                f"{self.path.parent} is being written to by another process: wait for it, or choose another --out"
+            ) from None
+        return lock
+
+    def _open_own_file(self, name: str, flags: int) -> int:
+        """Open a plain file of ours that has no other name; what it is, is asked of what was opened."""
+        try:
+            file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=self._folder)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise _foreign(self.path / name) from None
+            raise
+        found = os.fstat(file)
+        # Without a name it was removed by the process that had the lock, and with two it may be somebody's.
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
+            os.close(file)
+            raise _foreign(self.path / name)
+        return file
+
+    def _read_record(self) -> dict[str, Any]:
+        try:
+            file = self._open_own_file(_RECORD, os.O_RDONLY)
+        except FileNotFoundError:
+            return {}
+        with os.fdopen(file, "rb") as opened:
+            try:
+                record = json.loads(opened.read(_LONGEST))
+            except (ValueError, RecursionError):
+                record = None
+        match record:
+            case {"folder": str(name), "inode": int(), "job": dict() | None} if _WORK.fullmatch(name):
+                return dict(record)
+        raise ValueError(f"{self.path / _RECORD} is damaged, or of another version: remove {self.path}, and start anew")
+
+    def _write_record(self, record: dict[str, Any]) -> None:
+        write_whole(self.path / _RECORD, [json.dumps(record).encode()], follow=False)
+        self._record = record
+
+    def _refuse_strangers(self) -> None:
+        known = {_LOCK, _RECORD, f".{_RECORD}.new", self._record.get("folder")}
+        for name in sorted(set(os.listdir(self._folder)) - known):
+            try:
+                if _WORK.fullmatch(name):
+                    os.rmdir(name, dir_fd=self._folder)  # made by a process that was killed before it was recorded
+                    continue
+            except OSError:
+                pass
+            raise _foreign(self.path / name)
+
+
+def _open_own_folder(path: Path) -> int:
+    """Make a folder if it is not there, and open it if it is no link and ours."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _foreign(path) from None
+        raise
+    if os.fstat(folder).st_uid != os.geteuid():
+        os.close(folder)
+        raise _foreign(path)
+    return folder
+
+
+def _foreign(path: Path) -> ValueError:
+    what = "a link" if path.is_symlink() else "something"
+    return ValueError(f"{path} is {what} that was not made by this program: move it away, or choose another --out")
