@@ -7,6 +7,7 @@ becomes NaN downstream and never a plausible number (see :mod:`dpconformal.learn
 """
 
 import math
+import os
 from typing import Any
 
 import jax
@@ -25,6 +26,32 @@ MOST_PLACES = 2**28  # two gigabytes; 2³¹ of them could not be numbered
 
 # A hyperparameter: a number, or an array of them as an axis for vmap.
 Scalar = Any
+
+
+_owner: int | None = None  # the process that used JAX first
+
+
+def check_not_forked() -> None:
+    """
+    Refuse to work in a process that was forked from one in which JAX had run: its threads are gone, and it would hang.
+
+    Raises
+    ------
+    RuntimeError
+        Saying how to start processes.
+
+    Examples
+    --------
+    >>> check_not_forked()
+    """
+    global _owner
+    process = os.getpid()
+    _owner = process if _owner is None else _owner
+    if _owner != process:
+        raise RuntimeError(
+            "this process was forked from one that had used JAX, and would wait forever for threads that it does not "
+            "have: start processes with multiprocessing.get_context('spawn'), or use threads"
+        )
 
 
 def is_traced(*values: Any) -> bool:

@@ -7,7 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import NARROWEST, TINY, Numbers, Scalar, as_numbers, complain_at, is_subnormal, is_traced
+from dpconformal.checks import (
+    NARROWEST,
+    TINY,
+    Numbers,
+    Scalar,
+    as_numbers,
+    check_not_forked,
+    complain_at,
+    is_subnormal,
+    is_traced,
+)
 
 
 def float_dtype(array: Any) -> np.dtype:
@@ -51,6 +61,7 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
     ValueError
         For NaN, infinite or out-of-support scores.
     """
+    check_not_forked()
     array = as_numbers(name, values)
     dtype = float_dtype(array)
     if isinstance(array, jax.core.Tracer):
@@ -187,6 +198,7 @@ def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array
     ValueError
         For NaN or levels outside [0, 1].
     """
+    check_not_forked()
     array = as_numbers(name, values)
     dtype = dtype or float_dtype(array)
     if isinstance(array, jax.core.Tracer):

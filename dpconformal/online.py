@@ -1,6 +1,7 @@
 """A live loop: ask for sets, then tell the label; the belief learns from every one, and so may the base model."""
 
 import copy
+import threading
 from typing import Any
 
 import jax
@@ -22,6 +23,10 @@ class Online:
     but labels changes anything: a set is made from the past alone. A round whose label never comes is one without
     :meth:`update`: it leaves no trace, like a masked round of :func:`dpconformal.replay`. A label that comes late is
     told late, with the prediction that its set was made from: keep predictions, and leave the model to its own loop.
+
+    Threads may share the object: a lock makes them take turns, and no label is lost. What a thread is told depends on
+    the labels that others told before. With a base model, let one thread do all of a round, or keep predictions: where two
+    threads ask about different inputs before either tells its label, the first prediction is made anew.
 
     Parameters
     ----------
@@ -73,6 +78,13 @@ class Online:
         self.learner, self.score, self.model, self.state = learner, score, model, fresh
         self.rounds = 0
         self._last: tuple[Any, Any] | None = None  # an input and its prediction, until the model learns
+        self._lock = threading.RLock()  # an update reads the state, and writes it later
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        vars(self).update(values, _lock=threading.RLock())  # a copy has a lock of its own
 
     def predict(self, x: Any) -> Any:
         """
@@ -93,9 +105,10 @@ class Online:
             return x
         if not getattr(self.model, "ready", True):
             raise ValueError("model has learned too little to predict: call update first, or fit it")
-        if self._last is None or not _same(self._last[0], x):
-            self._last = (copy.deepcopy(x), self.model.predict(x))  # the caller may use its array again
-        return self._last[1]
+        with self._lock:
+            if self._last is None or not _same(self._last[0], x):
+                self._last = (copy.deepcopy(x), self.model.predict(x))  # the caller may use its array again
+            return self._last[1]
 
     def thresholds(self, levels: Numbers, context: Any = None) -> Any:
         """
@@ -141,7 +154,8 @@ class Online:
             Sets, of shape (A,); a mask of shape (A, K).
         """
         extra = {} if noise is None else {"noise": noise}
-        return self.score.set(self.predict(x), self.thresholds(levels, context), **extra)
+        with self._lock:  # the prediction and the thresholds are of the same moment
+            return self.score.set(self.predict(x), self.thresholds(levels, context), **extra)
 
     def update(self, x: Any, y: Any, context: Any = None, noise: Numbers = None) -> Any:
         """
@@ -167,6 +181,11 @@ class Online:
             For a label or score that is refused. The learner's state has not changed then, nor has it if the model
             fails to learn.
         """
+        with self._lock:
+            return self._update(x, y, context, noise)
+
+    def _update(self, x: Any, y: Any, context: Any, noise: Numbers) -> Any:
+        """Learn from a label, while no other thread does."""
         score, state = None, self.state
         named = getattr(self.model, "label", None)
         label = y if named is None else named(y)

@@ -1,11 +1,48 @@
-"""Tables for a terminal of 80 columns."""
+"""What is shown in a terminal: tables of 80 columns, and text from files without its control characters."""
 
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+_ACTS = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters that act, and are not seen
+
+
+def visible(text: str) -> str:
+    r"""
+    Write out the characters of a text that a terminal would obey.
+
+    Parameters
+    ----------
+    text : str
+        From a file, say.
+
+    Returns
+    -------
+    str
+        The same with escape sequences, changes of direction and the like written as ``\x1b``. Ends of lines stay.
+
+    Examples
+    --------
+    >>> print(visible("a\x1b[2J, b\u202e"))
+    a\x1b[2J, b\u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(repr(sign)[1:-1] if sign != "\n" and unicodedata.category(sign) in _ACTS else sign for sign in text)
+
+
+class Terminal(Console):
+    """A console that shows text, and never obeys it."""
+
+    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
+        """Render text of whatever origin."""
+        return super().render_str(visible(text), **options)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Table:

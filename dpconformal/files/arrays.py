@@ -51,6 +51,11 @@ def array_source(path: Path, column: str | None, batch: str | None) -> Source:
         )
     if not array.size:
         raise ValueError(f"{path} holds no scores: its shape is {array.shape}")
+    if array.ndim == 2 and array.shape[1] == 1 < array.shape[0]:
+        raise ValueError(
+            f"{path} has shape {array.shape}, a column: of one series save array[:, 0]; of many series with one round "
+            "each there is nothing to learn"
+        )
     length = array.shape[-1]
 
     def place(row: int) -> str:
@@ -59,14 +64,17 @@ def array_source(path: Path, column: str | None, batch: str | None) -> Source:
     def blocks(where: int, row: int) -> Iterator[Block]:
         del where  # a row is a place
         table = array.reshape(-1, length) if array.ndim == 1 else array
-        for series in range(row // length, len(table)):
-            for start in range(row - series * length if row > series * length else 0, length, ROWS):
-                # What is too large for a float becomes infinite, and is complained of as such.
-                with np.errstate(over="ignore"):
-                    scores = table[series, start : start + ROWS].astype(float)
-                first = series * length + start
-                check_finite(str(path), "array", scores, place, first)
-                codes = None if array.ndim == 1 else np.zeros(scores.size, np.int32)
-                yield Block(first, scores, codes, [str(series)], first + scores.size)
+        while row < array.size:
+            series, start = divmod(row, length)
+            # Many short series at a time, or a part of a long one.
+            count = 1 if start else min(max(1, ROWS // length), len(table) - series)
+            # What is too large for a float becomes infinite, and is complained of as such.
+            with np.errstate(over="ignore"):
+                part = table[series : series + count, start : start + ROWS].astype(float)
+            check_finite(str(path), "array", part.reshape(-1), place, row)
+            codes = None if array.ndim == 1 else np.repeat(np.arange(count, dtype=np.int32), part.shape[1])
+            names = [str(series + k) for k in range(count)]
+            yield Block(row, part.reshape(-1), codes, names, row + part.size)
+            row += part.size
 
     return Source(str(path), "array", place, 0, blocks)

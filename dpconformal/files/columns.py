@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+_LISTED = 20  # columns in an error
+_COMPARED = 1000  # columns up to which a similar name is looked for, which takes a while
+
 
 def choose_columns(source: str, names: list[str], column: str | None, batch: str | None) -> tuple[str, str | None]:
     """
@@ -50,15 +53,21 @@ def _scores(source: str, names: list[str], batch: str | None) -> str:
     for candidates in (others, called):
         if len(candidates) == 1:
             return candidates[0]
-    raise ValueError(f"{source} has the columns {', '.join(names)}: say which holds the scores with --column NAME")
+    raise ValueError(f"{source} has the columns {_listed(names)}: say which holds the scores with --column NAME")
 
 
 def _named(source: str, names: list[str], wanted: str, option: str) -> str:
     if wanted in names:
         return wanted
-    close = difflib.get_close_matches(wanted, names, 1)
-    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
+    close = difflib.get_close_matches(wanted, names, 1) if len(names) <= _COMPARED else []
+    hint = f"did you mean {close[0]}?" if close else f"it has {_listed(names)}"
     raise ValueError(f"{option} {wanted}: {source} has no such column; {hint}")
+
+
+def _listed(names: list[str]) -> str:
+    """List columns, the first of many."""
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
 
 
 def check_finite(source: str, column: str, values: np.ndarray, place: Callable[[int], str], row: int = 0) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.files.columns import arrow, check_finite, choose_columns, row_place
 from dpconformal.files.several import one_series
 from dpconformal.files.source import Block, Source
-from dpconformal.files.text import Text
+from dpconformal.files.text import LONGEST_LINE, Text, long_fields
 
 BYTES = 2**24
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
@@ -80,6 +80,11 @@ def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
         while fresh := file.read(BYTES):
             waiting += fresh
             end = last_line(waiting, text.separator)
+            if not end and len(waiting) > LONGEST_LINE and waiting.strip():  # what is looked through again and again
+                raise ValueError(
+                    f"{text.source}: the line that begins at byte {where:,} does not end within {LONGEST_LINE:,} "
+                    "bytes; close its quotes, or cut it into lines"
+                )
             if end:
                 where += end
                 yield waiting[:end], where
@@ -127,8 +132,9 @@ def _last_record(data: bytes, separator: str) -> int:
         yield "\n"  # goes to a record that is still open, and tells it from one that is not
 
     try:
-        for _ in csv.reader(lines(), delimiter=separator):
-            end = consumed if consumed <= len(data) and data[consumed - 1 : consumed] == b"\n" else end
+        with long_fields():
+            for _ in csv.reader(lines(), delimiter=separator):
+                end = consumed if consumed <= len(data) and data[consumed - 1 : consumed] == b"\n" else end
     except csv.Error:
         return 0  # no place to cut: Arrow is to judge of the whole
     return end

@@ -1,5 +1,7 @@
 """CSV text: its separator and header, and the line at which it goes wrong."""
 
+import collections
+import contextlib
 import csv
 import functools
 import io
@@ -8,6 +10,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+LONGEST_LINE = 2**26  # bytes or characters
+_LONGEST_NAME = 1000  # characters of a column's name
 # What stands for a number that is missing; none of these is a name of a column by itself.
 _MISSING = frozenset(["na", "nan", "n/a", "#n/a", "#na", "nil", "null", "none", "missing"])
 
@@ -31,29 +35,32 @@ class Text:
         """Open it as text."""
         return io.TextIOWrapper(self.open(), encoding="utf-8-sig", newline="")
 
-    @functools.cached_property
+    @property
     def blank(self) -> int:
         """How many lines before the first are blank."""
-        with self.lines() as lines:
-            return next(k for k, line in enumerate(lines) if line.strip())
+        return self._start[0]
 
     @functools.cached_property
-    def _first(self) -> list[str]:
+    def _start(self) -> tuple[int, str]:
+        """How many lines are blank, and the line after them."""
         try:
             with self.lines() as lines:
-                first = next((line for line in lines if line.strip()), None)
+                numbered = enumerate(iter(lambda: lines.readline(LONGEST_LINE + 1), ""))
+                blank, first = next(((k, line) for k, line in numbered if line.strip()), (0, ""))
         except UnicodeDecodeError:
             raise ValueError(f"{self.source} is no text in UTF-8: pass CSV, .parquet or .npy") from None
-        if first is None:
+        if not first:
             raise ValueError(f"{self.source} is empty: a file of scores has a row for each round")
         if "\0" in first:
             raise ValueError(f"{self.source} is no text: pass CSV, .parquet or .npy")
-        return [first]
+        if len(first) > LONGEST_LINE:
+            raise ValueError(f"{self.source}: its first line has more than {LONGEST_LINE:,} characters: is it a table?")
+        return blank, first
 
     @functools.cached_property
     def separator(self) -> str:
         """What stands between columns."""
-        return max(",;\t", key=self._first[0].count)
+        return max(",;\t", key=self._start[1].count)
 
     @functools.cached_property
     def has_header(self) -> bool:
@@ -65,20 +72,27 @@ class Text:
 
     @functools.cached_property
     def _fields(self) -> list[str]:
+        where = f"{self.source}, line {self.blank + 1:,}"
         try:
-            return next(csv.reader(self._first, delimiter=self.separator, strict=True))
+            with long_fields():
+                fields = next(csv.reader([self._start[1]], delimiter=self.separator, strict=True))
         except csv.Error:  # a quote that is not closed in its line would make a column of all that follows
-            raise ValueError(
-                f"{self.source}, line {self.blank + 1:,}: the quotes of the first line do not fit together; mend it"
-            ) from None
+            raise ValueError(f"{where}: the quotes of the first line do not fit together; mend it") from None
+        for k, field in enumerate(fields, 1):
+            if len(field) > _LONGEST_NAME:
+                raise ValueError(
+                    f"{where}, column {k:,}: {len(field):,} characters, and {_LONGEST_NAME:,} is the limit in the "
+                    "first line; shorten it"
+                )
+        return fields
 
     def names(self) -> list[str]:
         """Return the columns; numbers from 1 where there is no header."""
         names = [field.strip() for field in self._fields]
         if not self.has_header:
             return [str(k + 1) for k in range(len(names))]
-        twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
-        if twice is not None:
+        if len(set(names)) < len(names):
+            twice = collections.Counter(names).most_common(1)[0][0]
             raise ValueError(f"{self.source}, line {self.blank + 1:,}: two columns are called {twice!r}; rename one")
         return names
 
@@ -97,7 +111,8 @@ class Text:
                 next(lines)
             reader = csv.reader(lines, delimiter=self.separator)
             numbered = ((self.blank + reader.line_num, row) for row in reader if row or one)
-            yield from itertools.islice(numbered, 1 if self.has_header else 0, None)
+            with long_fields():
+                yield from itertools.islice(numbered, 1 if self.has_header else 0, None)
 
     def has_gap(self) -> bool:
         """Whether there is an empty line before a line that is not: in the midst of the data."""
@@ -164,6 +179,16 @@ class Text:
                 except UnicodeDecodeError:
                     return number
         return 0
+
+
+@contextlib.contextmanager
+def long_fields() -> Iterator[None]:
+    """Let the csv module, which has one limit for the whole process, read fields of any length."""
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _is_word(field: str) -> bool:
