@@ -25,8 +25,8 @@ class Online:
     told late, with the prediction that its set was made from: keep predictions, and leave the model to its own loop.
 
     Threads may share the object: a lock makes them take turns, and no label is lost. What a thread is told depends on
-    the labels that others told before. With a base model, let one thread do all of a round, or keep predictions: where two
-    threads ask about different inputs before either tells its label, the first prediction is made anew.
+    the labels that others told before. With a base model, let one thread do all of a round, or keep predictions: where
+    two threads ask about different inputs before either tells its label, the first prediction is made anew.
 
     Parameters
     ----------
