@@ -40,7 +40,7 @@ def visible(text: str) -> str:
 class Terminal(Console):
     """A console that shows text, and never obeys it."""
 
-    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
+    def render_str(self, text: str, **options: Any) -> Text:
         """Render text of whatever origin."""
         return super().render_str(visible(text), **options)
 
