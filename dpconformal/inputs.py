@@ -209,7 +209,8 @@ def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array
     # Level 0 is answered by the lower end and level 1 by the upper one: rounding must not lead there.
     one = np.dtype(dtype).type(1)
     inner = np.clip(array.astype(dtype), np.finfo(one).tiny, np.nextafter(one, one - one))
-    return jnp.asarray(np.where((array > 0) & (array < 1), inner, array.astype(dtype)))
+    # Of a new shape, jnp.asarray would compile a program.
+    return jax.device_put(np.where((array > 0) & (array < 1), inner, array.astype(dtype)))
 
 
 def as_floats(values: Numbers, name: str = "x") -> Array:

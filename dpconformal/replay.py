@@ -9,11 +9,12 @@ from jaxtyping import Array
 
 from dpconformal.checks import Numbers, as_numbers, is_traced
 from dpconformal.delays import Delayed, Told, checked_delay, leading_axes, taken_up
-from dpconformal.devices import placement, several_devices
+from dpconformal.devices import placement
 from dpconformal.inputs import as_levels, checked_scores, float_dtype
 from dpconformal.learner import Learner, State, check_levels, support_of
 from dpconformal.masking import masked_scores, round_counts
 from dpconformal.memory import check_memory
+from dpconformal.rounds import Rounds
 from dpconformal.runs import Replay, Summary
 from dpconformal.shifting import arriving, on_their_way, spread_rounds
 from dpconformal.starting import starting_state
@@ -171,18 +172,16 @@ def replay_batch(
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     shape, batch = scores.shape, leading_axes(delay, scores.shape[:-1])
     if not is_traced(scores):
-        rounds = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
-        check_memory(learner, (*batch, rounds), levels, float_dtype(scores), keep)
+        kept_rounds = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
+        check_memory(learner, (*batch, kept_rounds), levels, float_dtype(scores), keep)
     if mask is None:
         scores = checked_scores(scores, support_of(learner))
     else:
         scores, mask = masked_scores(scores, mask, support_of(learner))
     if place is not None:
         scores = jax.device_put(scores, place)
-    elif keep == "all":  # the run holds on to them, so they need memory of their own
-        # With several devices it is the host's, from which each has its part by the shortest way.
-        on_host = several_devices() and isinstance(scores, np.ndarray)
-        scores = np.array(scores) if on_host else jnp.asarray(scores)
+    elif keep == "all" and isinstance(scores, np.ndarray):
+        scores = np.array(scores)  # the run holds on to them, so they need memory of their own
     context = _checked_context(learner, context, shape)
     if batch != shape[:-1]:
         scores, mask, context = spread_rounds((scores, mask, context), len(shape) - 1, batch)
@@ -194,25 +193,30 @@ def replay_batch(
     if keep == "summary":
         _check_totals(support_of(learner), scores)
     observed = None if mask is None or (not is_traced(mask) and not mask.any()) else ~mask
-    late = None
+    rounds, rest = Rounds(scores, levels, observed, context), None
     if np.any(delay):
         own = Told(scores, observed, context)
         waiting = waiting and waiting._replace(scores=waiting.scores.astype(scores.dtype))
-        late, rest = arriving(learner, delay, own, waiting), on_their_way(learner, delay, own, waiting)
-    given = (begin, start is None, scores, levels, keep, method, context, observed, late)
-    kept, end = go_through(learner, *given)
-    if late is not None:
+        rest = on_their_way(learner, delay, own, waiting)
+        rounds = rounds._replace(feedback=arriving(learner, delay, own, waiting))
+    kept, end = go_through(learner, begin, start is None, rounds, keep, method)
+    if rest is not None:
         end = Delayed(end, jnp.broadcast_to(jnp.asarray(delay, jnp.int32), batch), jax.tree.map(jnp.asarray, rest))
     if keep == "summary":
         return _summary(kept, round_counts(mask, shape[-1]), end, levels, learner, state)
     if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
-        levels = jnp.broadcast_to(levels, kept.shape)
-    scores = scores if isinstance(scores, jax.Array) else jax.device_put(scores, may_alias=True)
+        levels = np.broadcast_to(levels, kept.shape) if not is_traced(levels) else jnp.broadcast_to(levels, kept.shape)
     if observed is not None:
-        scores = jnp.where(observed, scores, jnp.nan)
-    mask = None if mask is None else jnp.asarray(mask)
+        xp = jnp if is_traced(scores, observed) or isinstance(scores, jax.Array) else np
+        scores = xp.where(observed, scores, xp.asarray(np.nan, scores.dtype))
+    scores, levels, mask = jax.tree.map(_on_device, (scores, levels, mask))
     delay = np.broadcast_to(delay, batch) if np.ndim(delay) else delay
     return Replay(kept, end, scores, levels, learner, state, mask, context, delay)
+
+
+def _on_device(leaf: Any) -> Array:
+    """Hand an array that nobody else has to JAX, which may use its memory as it is; ``asarray`` would compile."""
+    return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf, may_alias=True)
 
 
 def _check_totals(support: Any, scores: Any) -> None:

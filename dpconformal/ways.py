@@ -1,14 +1,13 @@
 """The fastest way through recorded scores that a learner offers: a replay of its own, native loops, or the scan."""
 
-import inspect
 from typing import Any
 
 import jax
 
 from dpconformal.checks import is_traced
-from dpconformal.delays import Told
 from dpconformal.learner import State
 from dpconformal.offline.driver import replay_offline
+from dpconformal.rounds import Rounds
 from dpconformal.scan import drive, thresholds
 from dpconformal.starting import spread
 from dpconformal.totals import joined, totals_of
@@ -17,78 +16,44 @@ ROOM = 2**24  # thresholds that are held at a time where only totals are wanted
 
 
 def go_through(
-    learner: Any,
-    begin: State,
-    fresh: bool,
-    scores: Any,
-    levels: Any,
-    keep: str,
-    method: str = "auto",
-    context: Any = None,
-    observed: Any = None,
-    late: Told | None = None,
+    learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str, method: str = "auto"
 ) -> tuple[Any, State]:
     """
-    Run a learner over checked scores.
+    Run a learner over checked rounds, in the fastest way that it offers or, with ``method="scan"``, in the generic one.
 
-    Parameters
-    ----------
-    learner : Learner
-        The learner.
-    begin : State
-        Where to start, with room for every score; with the leading axes of the scores unless it is fresh.
-    fresh : bool
-        Whether it has seen nothing.
-    scores : array, shape (..., T)
-        Checked scores.
-    levels : Array, shape (A,) or (T, A)
-        Checked levels.
-    keep : {"all", "summary"}
-        Every threshold or totals.
-    method : {"auto", "scan"}
-        The fastest way, or the generic scan.
-    context : pytree of array, shape (..., T, ...), optional
-        Checked context.
-    observed : array of bool, shape (..., T), optional
-        False for rounds whose score is missing.
-    late : Told, optional
-        What becomes known in each round, if that is not the round's own score.
-
-    Returns
-    -------
-    tuple
-        Thresholds or totals, and the final state.
+    ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns thresholds or
+    totals, and the final state.
     """
     offline, recorded = getattr(learner, "offline", None), getattr(learner, "recorded", None)
-    if late is not None and keep == "summary" and method == "auto" and (offline or recorded) and scores.size:
-        return _by_stretches(learner, begin, fresh, scores, levels, observed, late)
-    # What is kept of every round are thresholds, which depend on what was told alone.
-    told = (scores, observed) if late is None else late[:2]
-    given = (begin, fresh, told[0], levels, keep)
-    own = None
-    if recorded and method == "auto" and (told[1] is None or "observed" in inspect.signature(recorded).parameters):
-        own = recorded(*given) if told[1] is None else recorded(*given, observed=told[1])
+    own, told = None, rounds
+    if rounds.feedback is not None:
+        if keep == "summary" and method == "auto" and (offline or recorded) and rounds.scores.size:
+            return _by_stretches(learner, begin, fresh, rounds)
+        # What is kept of every round are thresholds, which depend on what was told alone.
+        told = rounds._replace(scores=rounds.feedback.scores, observed=rounds.feedback.observed, feedback=None)
+    if recorded and method == "auto":
+        own = recorded(begin, fresh, told, keep)
     if own is not None:
         return own
-    if method == "auto" and offline is not None and scores.size and jax.default_backend() == "cpu":
-        return replay_offline(offline, learner, *given, told[1])
-    return drive(thresholds, learner, begin, scores, levels, keep, context, observed, fresh=fresh, late=late)
+    if method == "auto" and offline is not None and rounds.scores.size and jax.default_backend() == "cpu":
+        return replay_offline(offline, learner, begin, fresh, told, keep)
+    return drive(thresholds, learner, begin, rounds, keep, fresh)
 
 
-def _by_stretches(
-    learner: Any, begin: State, fresh: bool, scores: Any, levels: Any, observed: Any, late: Told
-) -> tuple[Any, State]:
+def _by_stretches(learner: Any, begin: State, fresh: bool, rounds: Rounds) -> tuple[Any, State]:
     """Add up a stretch of rounds at a time: who is told late is judged by other scores than it is told."""
-    batch, rounds = scores.shape[:-1], scores.shape[-1]
-    state = spread(begin, batch) if fresh else begin
-    block = max(ROOM * rounds // (scores.size * levels.shape[-1]), 1)
+    state = spread(begin, rounds.batch) if fresh else begin
     parts = []
-    for start in range(0, rounds, block):
-        here = slice(start, min(start + block, rounds))
-        own = levels[here] if levels.ndim == 2 else levels
-        told = Told(late.scores[..., here], late.observed[..., here])  # type: ignore[index]
-        kept, state = go_through(learner, state, False, scores[..., here], own, "all", late=told)
-        parts.append(totals_of(kept, scores[..., here], own, None if observed is None else observed[..., here]))
+    for here in stretches(rounds):
+        own = rounds.part(here)
+        kept, state = go_through(learner, state, False, own, "all")
+        parts.append(totals_of(kept, own.scores, own.levels, own.observed))
     if is_traced(parts):
         return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts), state
     return joined(parts), state
+
+
+def stretches(rounds: Rounds) -> list[slice]:
+    """Cut the rounds where only totals are wanted, so that the thresholds of each part have room."""
+    block = max(ROOM * rounds.length // (rounds.scores.size * rounds.levels.shape[-1]), 1)
+    return [slice(start, min(start + block, rounds.length)) for start in range(0, rounds.length, block)]

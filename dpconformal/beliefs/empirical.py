@@ -17,6 +17,7 @@ from dpconformal.inputs import as_floats, as_levels, check_not_batched
 from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
+from dpconformal.rounds import padded_length
 
 
 class Empirical:
@@ -39,7 +40,7 @@ class Empirical:
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
         check_not_batched(self)
-        room = FIRST_CAPACITY if rounds is None else whole("rounds", rounds, 0)
+        room = FIRST_CAPACITY if rounds is None else padded_length(whole("rounds", rounds, 0))
         dtype = dtype or jnp.result_type(float)
         check_precision(self, dtype)
         return empty(max(room, 1), dtype)

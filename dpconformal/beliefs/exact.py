@@ -17,6 +17,7 @@ from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
+from dpconformal.rounds import padded_length
 
 
 @register(static=("capacity",))
@@ -79,7 +80,7 @@ class Exact:
         check_rounds(self, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
         if rounds is None:
             return empty(self.capacity or FIRST_CAPACITY, dtype)
-        return empty(max(rounds, self.capacity or 1), dtype)
+        return empty(max(padded_length(rounds), self.capacity or 1), dtype)
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, also in a batch of states, and check the schedule on them."""

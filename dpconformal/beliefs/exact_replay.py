@@ -17,7 +17,8 @@ from dpconformal.offline.driver import Method, Stretch
 from dpconformal.offline.exact_tree import NO_PLACE, tree_walk
 from dpconformal.offline.exact_walk import chain_walk
 from dpconformal.offline.ranking import Ranked, rank, rank_on_host
-from dpconformal.offline.rounds import BLOCK, brought, follow, padded, pieces, rounds_of
+from dpconformal.offline.rounds import brought, follow, padded, pieces, rounds_of
+from dpconformal.rounds import BLOCK, padded_length
 
 
 @jax.jit(static_argnames="keep")
@@ -250,9 +251,9 @@ def tree_stretches(
     """
     del ranked
     seen, epoch, longest = int(begin.seen), epoch_for(learner, scores.dtype), None
-    window = total = seen + scores.size
+    window = most = padded_length(seen + scores.size)
     if learner.discount is not None:
-        window = min(rounds_remembered(learner.discount, scores.dtype), total)
+        window = min(rounds_remembered(learner.discount, scores.dtype), most)
         longest = max(-(-4 * window // BLOCK), 8) * BLOCK
     in_time = scores if observed is None else scores[observed]
     if seen:
@@ -265,7 +266,7 @@ def tree_stretches(
         new = length if observed is None else np.count_nonzero(here)
         start = seen + (rounds.start if observed is None else np.count_nonzero(observed[: rounds.start]))
         first = max(start - window, 0)
-        recent = rank_on_host(None, in_time[first : start + new], min(window + length + padding, total))
+        recent = rank_on_host(None, in_time[first : start + new], min(window + length + padding, most))
         arrived = np.where(recent.arrivals > 0, recent.arrivals + np.int32(first), 0)
         places = np.full(length + padding, NO_PLACE, np.int32)
         places[:length][here] = recent.places[start - first :]

@@ -13,6 +13,7 @@ from dpconformal.checks import Numbers, Scalar, is_traced
 from dpconformal.counting import MOST, advance, joint_count
 from dpconformal.inputs import as_score, check_not_batched
 from dpconformal.learner import usable
+from dpconformal.rounds import padded_length
 
 FIRST_CAPACITY = 256  # room of a state that is filled online, before it first grows
 
@@ -162,7 +163,7 @@ def grow(state: SortedScores, rounds: int) -> SortedScores:
     else:
         needed = int(np.max(state.seen, initial=0)) + rounds
         _check_size(needed)
-        wanted = capacity if needed <= capacity else max(needed, 2 * capacity)
+        wanted = capacity if needed <= capacity else padded_length(max(needed, 2 * capacity))
     padding = [(0, 0)] * (state.values.ndim - 1) + [(0, wanted - capacity)]
     if wanted == capacity:
         return state

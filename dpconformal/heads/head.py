@@ -13,9 +13,10 @@ from dpconformal.checks import Numbers, Scalar, is_traced
 from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
 from dpconformal.replay import replay_batch
+from dpconformal.rounds import Rounds, first_rounds, lengthened, padded_length
 from dpconformal.starting import spread
 from dpconformal.totals import joined, totals_of
-from dpconformal.ways import ROOM
+from dpconformal.ways import stretches
 
 
 class Head:
@@ -69,66 +70,62 @@ class Head:
             return jnp.full_like(levels, jnp.nan)
         return lifted(self.support, self.learner.quantile(state, asked), centred_bins(self.learner, state))
 
-    def recorded(
-        self, begin: State, fresh: bool, scores: Any, levels: Array, keep: str, observed: Any = None
-    ) -> tuple[Any, State] | None:
+    def recorded(self, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
         """
         Replay recorded scores: the levels of all rounds are known beforehand, so that the belief's fast ways serve.
 
-        Parameters
-        ----------
-        begin : State
-            Where to start; with the leading axes of the scores unless it is fresh.
-        fresh : bool
-            Whether it has seen nothing.
-        scores : array, shape (..., T)
-            Checked scores.
-        levels : Array, shape (A,) or (T, A)
-            Checked levels.
-        keep : {"all", "summary"}
-            Every threshold or totals.
-        observed : array of bool, shape (..., T), optional
-            False for rounds whose score is missing.
-
-        Returns
-        -------
-        tuple or None
-            Thresholds or totals and the final state. None where the generic scan must do: for sequences of a batch
-            that have, or may have, seen unequal numbers of scores before some round, for totals inside ``jit``, and
-            where there is no score at all.
+        Returns thresholds or totals and the final state, as :func:`dpconformal.ways.go_through`. None where the generic
+        scan must do: for sequences of a batch that have, or may have, seen unequal numbers of scores before some round,
+        for totals inside ``jit``, and where there is no score at all.
         """
         check_not_batched(self)
-        batch, rounds, traced = scores.shape[:-1], scores.shape[-1], is_traced(self, scores, levels)
+        scores, levels, observed = rounds.scores, rounds.levels, rounds.observed
+        traced = is_traced(self, scores, levels)
         if not scores.size:
             return None
         known = None if fresh or is_traced(begin.seen) else np.unique(np.asarray(begin.seen))
         unequal = known is not None and (known.size != 1 or known[0] < 0)
-        unknown = (batch and not fresh and known is None) or is_traced(observed)
+        unknown = (rounds.batch and not fresh and known is None) or is_traced(observed)
         if observed is not None and not unknown:
-            unequal |= bool(np.any(observed != observed.reshape(-1, rounds)[:1].reshape(rounds)))
+            unequal |= bool(np.any(observed != observed.reshape(-1, rounds.length)[:1].reshape(rounds.length)))
         if unequal or unknown or (keep == "summary" and (traced or is_traced(begin.seen))):
             return None
-        nothing = np.zeros((), begin.seen.dtype)
-        first = nothing if fresh else begin.seen if known is None else known[0]
-        state = None if fresh and keep == "all" else spread(begin, batch) if fresh else begin
-        wanted = levels if is_traced(levels) else np.asarray(levels, float)
-        block = rounds if keep == "all" else max(ROOM * rounds // (scores.size * levels.shape[-1]), 1)
-        told = None if observed is None else observed.reshape(-1, rounds)[0]
-        new = np.arange(rounds) if told is None else np.cumsum(told) - told
+        first = np.zeros((), begin.seen.dtype) if fresh else begin.seen if known is None else known[0]
+        state = None if fresh and keep == "all" else spread(begin, rounds.batch) if fresh else begin
+        told = np.ones(rounds.length, bool) if observed is None else observed.reshape(-1, rounds.length)[0]
+        counts = first + (np.cumsum(told) - told).astype(begin.seen.dtype)
+        whole = rounds._replace(levels=levels if is_traced(levels) else np.asarray(levels, float))
         parts = []
-        for start in range(0, rounds, block):
-            here = slice(start, min(start + block, rounds))
-            counts = first + new[here].astype(begin.seen.dtype)
-            own = wanted[here] if wanted.ndim == 2 else wanted
-            mask = None if told is None else ~told[here]
-            run: Any = replay_batch(self.learner, scores[..., here], self.asked_by_round(counts, own), state, mask=mask)
-            state, thresholds = run.state, lifted(self.support, run.thresholds, centred_bins(self.learner, run.state))
+        for here in [slice(rounds.length)] if keep == "all" else stretches(rounds):
+            own = whole.part(here)
+            asked = self._asked_in(counts[here], own.levels)
+            mask = None if own.observed is None else ~told[here]
+            run: Any = replay_batch(self.learner, own.scores, asked, state, mask=mask)
+            state, thresholds = run.state, self._lifted(run.thresholds, run.state)
             parts.append(
                 thresholds
                 if keep == "all"
-                else totals_of(thresholds, scores[..., here], own, None if mask is None else ~mask)
+                else totals_of(thresholds, own.scores, own.levels, None if mask is None else ~mask)
             )
         return parts[0] if keep == "all" else joined(parts), state
+
+    def _asked_in(self, counts: Any, levels: Any) -> Any:
+        """Return the levels to ask for, a row a round; computed for one of few numbers of rounds."""
+        rounds = counts.shape[0]
+        if is_traced(self, counts, levels):
+            return self.asked_by_round(counts, levels)
+        missing = padded_length(rounds) - rounds
+        levels = lengthened(levels, 0, missing) if levels.ndim == 2 else levels
+        return first_rounds(self.asked_by_round(lengthened(counts, 0, missing), levels), 0, rounds)
+
+    def _lifted(self, thresholds: Any, state: State) -> Any:
+        """Raise the thresholds of a run to the upper edges of bins whose scores count at their centres."""
+        bins, axis = centred_bins(self.learner, state), thresholds.ndim - 2
+        if bins is None or is_traced(self, thresholds):
+            return lifted(self.support, thresholds, bins)
+        rounds = thresholds.shape[axis]
+        longer = lengthened(thresholds, axis, padded_length(rounds) - rounds)
+        return first_rounds(lifted(self.support, longer, bins), axis, rounds)
 
 
 def centred_bins(learner: Any, state: State) -> int | None:
@@ -138,11 +135,13 @@ def centred_bins(learner: Any, state: State) -> int | None:
     return state.weights.shape[-1]
 
 
-@jax.jit(static_argnames="bins")
 def lifted(support: tuple[Any, Any], thresholds: Float[Array, "..."], bins: int | None) -> Float[Array, "..."]:
     """Raise thresholds to the upper edge of their bin where its scores count at the centre: some lie above it."""
-    if bins is None:
-        return thresholds
+    return thresholds if bins is None else _lifted(support, thresholds, bins)
+
+
+@jax.jit(static_argnames="bins")
+def _lifted(support: tuple[Any, Any], thresholds: Float[Array, "..."], bins: int) -> Float[Array, "..."]:
     dtype = thresholds.dtype
     low, high = (jnp.asarray(end, dtype) for end in support)
     known = jnp.where(jnp.isnan(thresholds), low, thresholds)

@@ -12,6 +12,7 @@ from dpconformal.learner import check_levels, support_of
 from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.pinball import pinball
+from dpconformal.rounds import Rounds
 from dpconformal.runs import Replay, not_at_once
 from dpconformal.scan import drive
 from dpconformal.shifting import arriving
@@ -120,8 +121,8 @@ def read_again(run: Replay, reader: Any, query: Array) -> Any:
     late = None
     if not_at_once(run):
         late = arriving(run.learner, run.delay, Told(scores, observed, run.context), waiting)
-    given = (query.astype(scores.dtype), "all", run.context, observed)
-    found = drive(reader, run.learner, begin, scores, *given, fresh=start is None, late=late)[0]
+    rounds = Rounds(scores, query.astype(scores.dtype), observed, run.context, late)
+    found = drive(reader, run.learner, begin, rounds, fresh=start is None)[0]
     return found if run.mask is None else take_rounds(found, kept_rounds(run.mask))
 
 

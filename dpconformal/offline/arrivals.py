@@ -8,7 +8,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from dpconformal.offline.loops import put, take
-from dpconformal.offline.rounds import BLOCK, even_block
+from dpconformal.offline.rounds import even_block
+from dpconformal.rounds import BLOCK
 
 
 class Arrivals(NamedTuple):

@@ -14,6 +14,7 @@ from jaxtyping import Array
 from dpconformal.checks import is_traced
 from dpconformal.learner import State, usable
 from dpconformal.offline.workers import aligned, blocks_of_sequences, in_threads, part
+from dpconformal.rounds import Rounds
 from dpconformal.scan import drive, thresholds
 from dpconformal.totals import joined
 
@@ -71,73 +72,38 @@ class Method(NamedTuple):
 
 
 def replay_offline(
-    method: Method,
-    learner: Any,
-    begin: State,
-    fresh: bool,
-    scores: Array | np.ndarray,
-    levels: Array,
-    keep: str,
-    observed: Array | np.ndarray | None = None,
+    method: Method, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
 ) -> tuple[Any, State]:
     """
     Replay recorded scores without a scan over the learner's state.
 
-    Parameters
-    ----------
-    method : Method
-        The learner's.
-    learner : Learner
-        The learner.
-    begin : State
-        Where to start, with room for every score; with the leading axes of the scores unless it is fresh.
-    fresh : bool
-        Whether it has seen nothing.
-    scores : Array, shape (..., T)
-        Checked scores, at least one.
-    levels : Array, shape (A,) or (T, A)
-        Checked levels.
-    keep : {"all", "summary"}
-        Thresholds of every round, or totals.
-    observed : array of bool, shape (..., T), optional
-        False for rounds that bring no score; see :class:`Method`.
-
-    Returns
-    -------
-    tuple
-        What was to be kept, with the leading axes of the scores, and the final state.
+    ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns what is to be
+    kept, with the leading axes of the scores, and the final state.
     """
-    batch = scores.shape[:-1]
-    if is_traced(learner, begin, scores, levels, observed):
+    batch, given = rounds.batch, (rounds.scores, rounds.levels, rounds.observed)
+    if is_traced(learner, begin, given):
         program = _program(method, fresh, keep)
         for _ in batch:
-            program = jax.vmap(program, in_axes=(None, None if fresh else 0, 0, None, None if observed is None else 0))
-        return program(learner, begin, scores, levels, None if observed is None else jnp.asarray(observed))
+            told = None if rounds.observed is None else 0
+            program = jax.vmap(program, in_axes=(None, None if fresh else 0, 0, None, told))
+        return program(learner, begin, *jax.tree.map(jnp.asarray, given))
 
     def flat(leaf: Any) -> np.ndarray:
         return np.asarray(leaf).reshape((-1, *leaf.shape[len(batch) :]))
 
     begin = jax.tree.map(np.asarray if fresh else flat, begin)
     run = _batch if np.prod(batch) > 1 else _sequence
-    told = None if observed is None else flat(observed)
-    kept, end = run(method, learner, begin, fresh, flat(scores), levels, keep, told)
+    rounds = rounds._replace(scores=flat(rounds.scores), observed=jax.tree.map(flat, rounds.observed))
+    kept, end = run(method, learner, begin, fresh, rounds, keep)
     kept, end = jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (kept, end))
     # These arrays are nobody else's: JAX may use their memory as it is. Totals are left to the host's precision.
     put = functools.partial(jax.device_put, may_alias=True)
     return jax.tree.map(put, kept) if keep == "all" else kept, jax.tree.map(put, end)
 
 
-def _sequence(
-    method: Method,
-    learner: Any,
-    begin: State,
-    fresh: bool,
-    scores: np.ndarray,
-    levels: Array,
-    keep: str,
-    observed: np.ndarray | None,
-) -> tuple[Any, State]:
+def _sequence(method: Method, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State]:
     """Replay one sequence, a stretch of rounds per core."""
+    scores, levels, observed = rounds.scores, rounds.levels, rounds.observed
     placed = method.place_on_host(learner, begin, fresh, scores, observed)
     begin = begin if fresh else jax.tree.map(lambda leaf: leaf[0], begin)
     placed = jax.tree.map(lambda leaf: leaf[0], placed)
@@ -159,34 +125,28 @@ def _sequence(
     return (everything if keep == "all" else kept), end
 
 
-def _batch(
-    method: Method,
-    learner: Any,
-    begin: State,
-    fresh: bool,
-    scores: np.ndarray,
-    levels: Array,
-    keep: str,
-    observed: np.ndarray | None,
-) -> tuple[Any, State]:
+def _batch(method: Method, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State]:
     """Replay many sequences, a block of them per core at a time, each by its own native loop."""
-    sequences, rounds = scores.shape
-    shape = (sequences, rounds, levels.shape[-1]) if keep == "all" else (0,)
-    everything, tuning = aligned(shape, scores.dtype), method.tune(learner, scores.dtype)
+    sequences, count = rounds.scores.shape
+    observed = np.ones(rounds.scores.shape, bool) if rounds.observed is None else rounds.observed
+    longer = rounds._replace(observed=observed).padded()
+    longer.observed[:, count:] = False
+    shape = (sequences, count, rounds.levels.shape[-1]) if keep == "all" else (0,)
+    everything, tuning = aligned(shape, rounds.scores.dtype), method.tune(learner, rounds.scores.dtype)
 
     def task(block: slice) -> Any:
-        own, own_scores, told = part((None if fresh else begin, scores, observed), block)
+        own, scores, told = part((None if fresh else begin, longer.scores, longer.observed), block)
         own = begin if fresh else own
-        placed = method.place_on_host(learner, own, fresh, own_scores, told)
-        result = _run_each(method, fresh, tuning, learner, own, placed, own_scores, levels, keep, told)
+        placed = method.place_on_host(learner, own, fresh, scores, told)
+        result = _run_each(method, fresh, tuning, learner, own, placed, scores, longer.levels, keep, told)
         used = slice(min(block.stop, sequences) - block.start)
         kept, end = jax.tree.map(lambda leaf: np.asarray(leaf)[used], result)
         if keep == "all":
-            everything[block] = kept
+            everything[block] = kept[:, :count]
             kept = None
         return kept, end
 
-    blocks = blocks_of_sequences(sequences, everything.nbytes // sequences + 16 * rounds)
+    blocks = blocks_of_sequences(sequences, rounds.levels.shape[-1] * longer.length * everything.itemsize + 16 * count)
     results = in_threads(functools.partial(task, block) for block in blocks)
     kept, end = jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
     return (everything if keep == "all" else kept), end
@@ -244,7 +204,7 @@ def _program(method: Method, fresh: bool, keep: str) -> Callable[..., tuple[Any,
     @differentiable.defjvp
     def derivative(given: Any, tangents: Any) -> Any:  # the generic scan knows how
         def scan(learner: Any, begin: State, scores: Array, levels: Array, told: Array | None) -> tuple[Any, State]:
-            return drive(thresholds, learner, begin, scores, levels, keep, observed=told)
+            return drive(thresholds, learner, begin, Rounds(scores, levels, told), keep)
 
         return jax.jvp(scan, given, tangents)
 

@@ -11,9 +11,8 @@ from jaxtyping import Array, Bool, Float, Num
 
 from dpconformal.offline.loops import Arrive, Locate, walk
 from dpconformal.offline.workers import cores
+from dpconformal.rounds import BLOCK, padded_length
 from dpconformal.totals import Totals, add_rounds, no_rounds
-
-BLOCK = 2048  # rounds: pointers and thresholds of a block stay in a core's own cache
 
 
 class Walk(NamedTuple):
@@ -168,8 +167,7 @@ def pieces(rounds: int, count: int, longest: int | None = None) -> list[Piece]:
         In order of time.
     """
     wanted = cores() if rounds * count >= 16 * BLOCK else 1
-    length = -(-rounds // wanted)
-    length = length if length <= BLOCK else -(-length // BLOCK) * BLOCK
+    length = padded_length(-(-rounds // wanted))
     length = min(length, longest or length)
     starts = range(0, rounds, length)
     return [Piece(slice(at, min(at + length, rounds)), max(at + length - rounds, 0)) for at in starts]
