@@ -214,6 +214,15 @@ def test_trees_are_read_in_every_way_of_writing_them():
     assert as_tree(nested) == nested
     assert nodes_of(as_tree({"all": ["x", "y"]})).root == 0
     assert nodes_of(as_tree(2)).root == 2
+    parents = [-1, *(int(np.random.default_rng(i).integers(-1, i)) for i in range(1, 40))]
+    nodes = nodes_of(as_tree(parents))
+    for group, path in enumerate(nodes.paths[:40]):
+        walk = [group]
+        while parents[walk[-1]] >= 0:
+            walk.append(parents[walk[-1]])
+        walk = [*([40] if nodes.root == 40 else []), *walk[::-1]]
+        assert path.tolist() == walk + [-1] * (path.size - len(walk))
+        assert nodes.levels[group] == len(walk) - 1
     np.testing.assert_array_equal(as_groups(nested, [["e", "b"]]), [[6, 2]])
     np.testing.assert_array_equal(as_groups((-1, -1), [-1, 1]), [-1, 1])
     np.testing.assert_array_equal(as_groups((-1, 0), [-1, 1]), [0, 1])

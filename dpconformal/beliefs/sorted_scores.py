@@ -108,7 +108,7 @@ def check_sorted(learner: Any, *states: Any, batched: bool = False) -> None:
             raise ValueError(f"state.seen = {seen.max()}: more than the {values.shape[-1]} values that state holds")
         low, high = (np.asarray(end, values.dtype) for end in learner.support)
         smallest = values[..., 0]
-        largest = np.take_along_axis(values, np.maximum(seen - 1, 0)[..., None], axis=-1)[..., 0]
+        largest = np.take_along_axis(values, (np.maximum(seen, 1) - 1)[..., None], axis=-1)[..., 0]
         foreign = (seen > 0) & ((smallest < low) | (largest > high))
         if foreign.any():
             raise ValueError(
