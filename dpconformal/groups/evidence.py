@@ -40,18 +40,18 @@ class GroupedScores(NamedTuple):
         """Refuse what no replay leaves: a score counts 1 for its own node, and no more for those above."""
         self.scores.check(learner)
         paths, levels = nodes_of(learner.tree).paths, nodes_of(learner.tree).levels
-        groups, shares = np.asarray(self.groups), np.asarray(self.shares)
-        used = np.arange(groups.shape[-1]) < np.asarray(self.seen)[..., None]
+        seen, groups, shares = np.asarray(self.seen), np.asarray(self.groups), np.asarray(self.shares)
+        used = np.arange(groups.shape[-1]) < seen[..., None]
         complain_at("state.groups", groups, ~used & (groups != 0), "beyond state.seen stands 0")
         check_within("state.shares", shares, 0, 1)
         depth, own = np.arange(shares.shape[-1]), levels[groups][..., None]
         wrong = np.where(depth == own, shares != 1, (depth > own) & (shares != 0))
         why = "a score counts 1 for its own node and nothing below it"
         complain_at("state.shares", shares, np.where(used[..., None], wrong, shares != 0), why)
-        totals = np.zeros(np.shape(self.totals))
-        batch = np.indices(groups.shape, sparse=True)[:-1]
-        np.add.at(totals, (*(axis[..., None] for axis in batch), np.maximum(paths[groups], 0)), shares)
-        check_totals(self.seen, self.totals, totals)
+        sequences = np.arange(seen.size).reshape(*seen.shape, 1, 1)
+        node = sequences * len(paths) + np.maximum(paths[groups], 0)  # of its own sequence
+        added = np.bincount(node.ravel(), shares.ravel(), minlength=seen.size * len(paths))
+        check_totals(seen, self.totals, added.reshape(np.shape(self.totals)))
 
     @property
     def scores(self) -> SortedScores:
