@@ -101,6 +101,41 @@ def complain_at(name: str, values: Any, bad: Any, why: str) -> None:
     raise ValueError(f"{name}{where} = {array[index]!s}: {why}{others}")
 
 
+def check_within(
+    name: str, values: Any, low: Any, high: Any, why: str = "no replay of this learner leaves more"
+) -> None:
+    """
+    Check that every number is finite and within its bounds.
+
+    Parameters
+    ----------
+    name : str
+        What to call them in the error: ``"state.misses"``.
+    values : array_like
+        The numbers.
+    low, high : array_like
+        Bounds, which broadcast against the numbers.
+    why : str
+        Where the bounds come from.
+
+    Raises
+    ------
+    ValueError
+        With the first that is not, and its bounds.
+    """
+    array = np.asarray(values)
+    bad = ~(np.isfinite(array) & (array >= low) & (array <= high))
+    if bad.any():
+        low, high = (np.broadcast_to(end, array.shape).flat[int(np.argmax(bad))] for end in (low, high))
+        complain_at(name, array, bad, f"must be finite and in [{low:g}, {high:g}], for {why}")
+
+
+def beside(count: Any, values: Any) -> np.ndarray:
+    """Give a number of each state of a batch axes of length 1, so that it broadcasts against a field of the states."""
+    array = np.asarray(count)
+    return array.reshape(array.shape + (1,) * (np.ndim(values) - array.ndim))
+
+
 def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
     """
     Convert to an array of real numbers; refuse text, objects, masks, times and complex numbers.

@@ -4,15 +4,17 @@ import errno
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from cases import ALL, PRIORS
+from cases import ALL, PRIORS, sequences
 from checkpoints.samples import LEVELS, SAMPLES, scores, told
 
 import dpconformal as dpc
@@ -380,6 +382,117 @@ def test_a_layout_that_lies(tmp_path):
     assert "neither 0 nor 1" in refused(path)
     for text in (b"[" * 100_000, b'{"a":1,"a":2}', b'{"a":NaN}', b"\xff", b"[]", b'{"a":' + b"9" * 5000 + b"}"):
         assert "has a header that" in refused(write_raw(path, text, b""))
+
+
+def nested(prior, times):
+    """A mixture within a mixture within a mixture."""
+    for _ in range(times):
+        weights = {"tuple": [0.5, 0.5]}
+        prior = {"class": "priors.Mixture", "fields": {"components": {"tuple": [prior, UNIFORM]}, "weights": weights}}
+    return prior
+
+
+def tree(parents):
+    return {"class": "Hierarchical", "fields": {"tree": parents}}
+
+
+def numpyro(name, **parameters):
+    return exact(prior={"distribution": name, "parameters": parameters})
+
+
+GRID_OF_ONE, WIDE = np.array([0.5]), [np.zeros((20_000, 1)), np.ones((1, 20_000))]
+EXPERT = [np.asarray(2**20, np.int32), np.zeros(1), np.ones(1, np.int32), *[np.zeros((1, 1))] * 5]
+STATE_OF_EXPERTS = (".seen", ".answer", ".births", ".iterate", ".squares", ".gains", ".bets", ".wealth")
+# What each took before it was bounded: 12 s and 1.7 GB, 1.4 GB, half a minute, minutes, gigabytes from then on.
+AMPLIFIERS = {
+    "a number of groups": (tree(10_000_000), [], None, "a file lists the parent of each group"),
+    "a chain of parents": (tree({"tuple": list(range(-1, 8999))}), [], None, "their product is at most 4,194,304"),
+    "a longer chain": (tree({"tuple": list(range(-1, 149_999))}), [], None, "their product is at most 4,194,304"),
+    "nested mixtures": (exact(prior=nested(UNIFORM, 20)), [], None, "nested deeper than the 32 layers"),
+    "many learners": (
+        {"class": "Aggregate", "fields": {"learners": {"tuple": [{"class": "ERM", "fields": {}}] * 5000}}},
+        [],
+        None,
+        "more than 500 learners",
+    ),
+    "an array many times": (
+        {"class": "Aggregate", "fields": {"learners": {"tuple": [{"numpy": 0}] * 50_000}}},
+        [np.zeros(2**17)],
+        None,
+        "array 0 is in two places",
+    ),
+    "a row and a column": (
+        exact(prior={"class": "priors.Uniform", "fields": {"low": {"jax": 0}, "high": {"jax": 1}}}),
+        WIDE,
+        None,
+        "which make 400,000,000 numbers",
+    ),
+    "a distribution's row and column": (
+        numpyro("Beta", concentration1={"jax": 0}, concentration0={"jax": 1}),
+        WIDE,
+        None,
+        "no distribution of one score",
+    ),
+    "a distribution's size": (numpyro("LKJ", dimension=20_000, concentration=1.0, sample_method="onion"), [], None, ""),
+    "room for experts": (
+        {"class": "SAOCP", "fields": {"levels": {"numpy": 0}, "lifetime": 2**20}},
+        [GRID_OF_ONE, *EXPERT],
+        {name: k for k, name in enumerate(STATE_OF_EXPERTS, 1)},
+        "state.births has 1 slots",
+    ),
+    "an array of nobody": (exact(), [np.zeros(5)], None, "arrays that belong to nothing"),
+}
+
+
+@pytest.mark.parametrize("name", AMPLIFIERS)
+def test_a_header_takes_no_more_than_its_file_warrants(name, tmp_path):
+    learner, arrays, state, message = AMPLIFIERS[name]
+    path = sealed(tmp_path / "hostile.dpc", {"kind": "learner", "learner": learner, "state": state}, arrays)
+    start, peak = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert message in refused(path)
+    assert time.process_time() - start < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 2**16 + path.stat().st_size // 16  # kilobytes
+
+
+def test_what_is_too_much_for_a_file_is_not_saved(tmp_path):
+    chain = dpc.Hierarchical([-1, *range(2100)])
+    for learner, message in (
+        (chain, "Hierarchical.tree has 2,101 nodes"),
+        (dpc.Aggregate([dpc.Exact()] * 260), "more than 500 learners"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dpc.save(tmp_path / "a.dpc", learner)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "PID"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308])
+def test_a_state_holds_no_number_that_its_learner_could_not_hold(name, bad, tmp_path):
+    """Each loaded before, and thresholds were NaN or 1e308."""
+    header, arrays = unpack(STORED / "format_1" / f"{name}.dpc")
+    for field, k in header["state"].items():
+        if arrays[k].dtype.kind != "f" or (bad == 1e308 and name.startswith("Exact_half") and field == ".values"):
+            continue
+        bent = [array.copy() for array in arrays]
+        # The last entry of an expert's is of one that was just born; those of the dead are nobody's concern.
+        place = int(np.argmax(arrays[header["state"][".births"]])) if name == "SAOCP" and field != ".answer" else 0
+        bent[k].reshape(-1)[place] = bad
+        message = refused(sealed(tmp_path / "hostile.dpc", header, bent))
+        assert f"state.{field.rpartition('.')[2]}" in message or "state holds scores" in message
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "exact_callable"])
+def test_states_of_extreme_runs_are_saved_and_loaded(name, tmp_path):
+    """Would find a bound of a state's numbers that a replay of the package oversteps."""
+    for sequence in (*sequences(25).values(), np.zeros(0)):
+        state = dpc.replay(ALL[name], sequence, LEVELS).state
+        assert_same(saved(tmp_path / "a.dpc", ALL[name], state).state, state)
+
+
+@pytest.mark.parametrize("prior", HALF_LINES, ids=lambda prior: type(prior).__name__)
+def test_huge_scores_of_half_lines_are_saved_and_loaded(prior, tmp_path):
+    state = dpc.replay(dpc.Exact(prior), SCORES[:25] * 1e300, LEVELS).state
+    assert_same(saved(tmp_path / "a.dpc", dpc.Exact(prior), state).state, state)
 
 
 def write_raw(path, text, rest):

@@ -8,7 +8,14 @@ from reliability import fuzz_calls, fuzz_files
 from reliability.fuzz import CLEAR, fuzz
 
 TARGETS = fuzz_files.TARGETS | fuzz_calls.TARGETS
-FEW = {"replay": 25, "observe and merge": 25, "priors": 60, "checkpoint, sealed": 60}  # what compiles a lot
+FEW = {
+    "replay": 25,
+    "observe and merge": 25,
+    "priors": 60,
+    "checkpoint, sealed": 60,
+    "checkpoint, state": 150,
+    "checkpoint, header": 100,
+}  # what compiles a lot, or is long
 
 
 @pytest.mark.parametrize("name", TARGETS)

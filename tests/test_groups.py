@@ -214,6 +214,15 @@ def test_trees_are_read_in_every_way_of_writing_them():
     assert as_tree(nested) == nested
     assert nodes_of(as_tree({"all": ["x", "y"]})).root == 0
     assert nodes_of(as_tree(2)).root == 2
+    parents = [-1, *(int(np.random.default_rng(i).integers(-1, i)) for i in range(1, 40))]
+    nodes = nodes_of(as_tree(parents))
+    for group, path in enumerate(nodes.paths[:40]):
+        walk = [group]
+        while parents[walk[-1]] >= 0:
+            walk.append(parents[walk[-1]])
+        walk = [*([40] if nodes.root == 40 else []), *walk[::-1]]
+        assert path.tolist() == walk + [-1] * (path.size - len(walk))
+        assert nodes.levels[group] == len(walk) - 1
     np.testing.assert_array_equal(as_groups(nested, [["e", "b"]]), [[6, 2]])
     np.testing.assert_array_equal(as_groups((-1, -1), [-1, 1]), [-1, 1])
     np.testing.assert_array_equal(as_groups((-1, 0), [-1, 1]), [0, 1])
@@ -530,11 +539,11 @@ def test_certificates_of_horizons_and_of_weights_of_one():
 def test_spoilt_evidence_is_not_saved_nor_carried_on(tmp_path):
     scores, groups = np.random.default_rng(0).random(20), np.arange(20) % 3
     for bins, spoilt, message in (
-        (8, {"counts": -1.0}, "must be finite and not negative"),
-        (8, {"counts": 2.0}, r"state\.totals must be the sums"),
+        (8, {"counts": -1.0}, r"state\.counts\[0, 0\] = -1\.0: must be finite and in \[0, 40\]"),
+        (8, {"counts": 2.0}, r"state\.totals\[0\] = .*it is the sum of what counts"),
         (8, {"totals": np.nan}, r"state\.totals\[0\] = nan"),
         (None, {"groups": 77}, r"state\.groups\[0\] = .*this tree has 4 nodes"),
-        (None, {"shares": 3.0}, "no share above 1"),
+        (None, {"shares": 3.0}, r"state\.shares\[0, 0\] = 3\.0: must be finite and in \[0, 1\]"),
     ):
         learner = dpc.Hierarchical(3, bins=bins)
         state = dpc.replay(learner, scores, [0.5], context=groups).state

@@ -1,5 +1,6 @@
 """The learner that mixes beliefs: as good as the best of them, but for a constant."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from dpconformal.aggregation.stacks import cdf_in_cells, joined, parted, read, s
 from dpconformal.beliefs.bins import BinnedScores, bin_edges
 from dpconformal.beliefs.weights import check_unspoilt
 from dpconformal.binning import part_way
-from dpconformal.checks import Numbers, Scalar, is_traced, number, places
+from dpconformal.checks import Numbers, Scalar, beside, check_within, is_traced, number, places
 from dpconformal.counting import advance
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import Learner, State, fresh_state, support_of, usable
@@ -42,6 +43,19 @@ class Mixture(NamedTuple):
     seen: Int[Array, "*B"]  # ()
     log_weights: Float[Array, "*B N P"]  # (N, cells)
     learners: tuple[State, ...]
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves: a round costs a learner 2 at most, as a logarithm of its weight."""
+        weights = np.asarray(self.log_weights)
+        if not weights.shape[-1]:
+            raise ValueError("state.log_weights must have a cell")
+        lowest = -4 * beside(self.seen, weights) - math.log(weights.shape[-2]) - 1
+        check_within("state.log_weights", weights, lowest, 1e-3)
+        states = parted(learner.learners, self.learners, np.ndim(self.seen))
+        for inner, own in zip(learner.learners, states, strict=True):
+            own.check(inner)
+            if not np.array_equal(own.seen, self.seen):
+                raise ValueError("state.seen must be that of every learner in the mixture")
 
 
 @register(static=("cells",))

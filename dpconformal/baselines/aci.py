@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
 from dpconformal.baselines.grid_checks import check_grid
 from dpconformal.beliefs.window import CONVENTIONS, Window, empty_window, slide, window_quantile
-from dpconformal.checks import Scalar, number, places
+from dpconformal.checks import Scalar, beside, check_within, number, places
 from dpconformal.learner import rounding
 from dpconformal.pytree import register
 
@@ -35,6 +36,21 @@ class WindowAndMisses(NamedTuple):
     latest: Float[Array, "*B W"]  # (window,)
     ordered: Float[Array, "*B W"]  # (window,)
     misses: Int[Array, "*B G"]  # (G,)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves."""
+        check_window_and_misses(self, learner)
+
+
+def check_window_and_misses(state: Any, learner: Any) -> None:
+    """Refuse a window that is out of order, and more misses than there were rounds after the warm-up."""
+    window_of(state).check(learner)
+    check_within("state.misses", state.misses, 0, beside(judged_rounds(state, learner), state.misses))
+
+
+def judged_rounds(state: Any, learner: Any) -> Any:
+    """Return the number of rounds after the warm-up."""
+    return np.maximum(np.asarray(state.seen, np.int64) - learner.warmup, 0)
 
 
 def check_window(learner: Any) -> None:

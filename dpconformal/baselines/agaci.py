@@ -5,16 +5,24 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.nn import softmax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.aci import asked_of_window, check_window, window_of
+from dpconformal.baselines.aci import (
+    asked_of_window,
+    check_window,
+    check_window_and_misses,
+    judged_rounds,
+    window_of,
+)
 from dpconformal.baselines.dtaci import RATES, check_rates, levels_of_experts
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, width_of
+from dpconformal.baselines.grid_checks import support_with_rounding
 from dpconformal.baselines.ogd import slope
 from dpconformal.beliefs.window import empty_window, slide
-from dpconformal.checks import Scalar
+from dpconformal.checks import Scalar, beside, check_within
 from dpconformal.pytree import register
 
 
@@ -51,6 +59,20 @@ class WindowAndRegrets(NamedTuple):
     squares: Float[Array, "*B G K"]  # (G, K)
     experts: Float[Array, "*B G K"]  # (G, K)
     answer: Float[Array, "*B G"]  # (G,)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves: a gain is at most 1, and thresholds lie in the support."""
+        check_window_and_misses(self, learner)
+        rounds = beside(judged_rounds(self, learner), self.regret)
+        most = rounds * (1 + 1e-3)
+        check_within("state.regret", self.regret, -1.5 * most, 1.5 * most)
+        check_within("state.largest", self.largest, 0, 1 + 1e-3)
+        check_within("state.squares", self.squares, 0, most)
+        low, high = support_with_rounding(learner, self.answer)
+        check_within("state.answer", self.answer, low, high, "thresholds stay in the support")
+        fresh = beside(self.seen, self.experts) == 0
+        low, high = np.where(fresh, 0, low), np.where(fresh, 0, high)
+        check_within("state.experts", self.experts, low, high, "thresholds stay in the support")
 
 
 @register(static=("window", "warmup", "convention"))

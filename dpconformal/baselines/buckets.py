@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from dpconformal.checks import beside, check_within, complain_at
 from dpconformal.learner import rounding
 
 
@@ -36,6 +37,18 @@ class Buckets(NamedTuple):
     counts: Int[Array, "*B N G M"]  # (groups, G, buckets)
     misses: Int[Array, "*B N G M"]  # (groups, G, buckets)
     worth: Float[Array, "*B N G M"]  # (groups, G, buckets)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves: a round of a group is counted once for each level."""
+        counts = np.asarray(self.counts, np.int64)
+        check_within("state.coin", self.coin, 0, np.nextafter(1, 0))
+        check_within("state.counts", counts, 0, beside(self.seen, counts))
+        check_within("state.misses", self.misses, 0, counts)
+        rounds, seen = counts.sum(axis=-1), np.asarray(self.seen, np.int64)[..., None, None]
+        lost = (rounds != rounds[..., :1]) | (rounds > seen) | ((rounds != seen) & (learner.groups == 1))
+        complain_at("state.counts", rounds, lost, "the sum over buckets must be the rounds of the group")
+        worth = 1 / (np.sqrt(counts + 1) * np.log2(counts + 2)) if learner.normalize else np.ones(())
+        check_within("state.worth", self.worth, worth * (1 - 1e-3), worth * (1 + 1e-3), "it is that of its count")
 
 
 class Choice(NamedTuple):

@@ -5,14 +5,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import softmax
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.aci import adapted_levels, asked_of_window, check_window, window_of
+from dpconformal.baselines.aci import (
+    adapted_levels,
+    asked_of_window,
+    check_window,
+    check_window_and_misses,
+    window_of,
+)
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
 from dpconformal.beliefs.window import empty_window, share_at_least, slide
-from dpconformal.checks import Scalar, as_numbers, complain_at, is_traced, places
+from dpconformal.checks import Scalar, as_numbers, check_within, complain_at, is_traced, places
 from dpconformal.pytree import register
 
 RATES = tuple(0.001 * 2**k for k in range(8))
@@ -39,6 +46,14 @@ class WindowAndExperts(NamedTuple):
     ordered: Float[Array, "*B W"]  # (window,)
     misses: Int[Array, "*B G K"]  # (G, K)
     log_weights: Float[Array, "*B G K"]  # (G, K)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves: what is shared out keeps every expert's weight up."""
+        check_window_and_misses(self, learner)
+        smallest = math.log(2 * learner.horizon * len(learner.rates)) + 1e-3
+        check_within("state.log_weights", self.log_weights, -smallest, 0)
+        largest = np.max(self.log_weights, axis=-1)
+        complain_at("state.log_weights", self.log_weights, (largest != 0)[..., None], "the largest must be 0")
 
 
 def check_rates(learner: Any) -> None:

@@ -147,6 +147,33 @@ def check_state(learner: Any, state: Any, batched: bool = False) -> None:
         check_latest(name, state.latest, learner.support)
 
 
+def support_with_rounding(learner: Any, values: Any, step: Any = 0.0) -> tuple[Any, Any]:
+    """
+    Return between which numbers thresholds of a state lie.
+
+    Descent leaves the support by one step at most: above all scores it only steps down, below them only up.
+
+    Parameters
+    ----------
+    learner : GridLearner
+        The learner.
+    values : Array
+        Thresholds, for their precision.
+    step : number
+        The longest step, as a share of the width of the support.
+
+    Returns
+    -------
+    tuple of float
+        The ends of the support, the step and some rounding beyond.
+    """
+    low, high = np.float64(learner.low), np.float64(learner.high)
+    with np.errstate(over="ignore"):
+        reach = (high - low) * step
+        reach = reach + 64 * float(jnp.finfo(values.dtype).eps) * (max(abs(low), abs(high)) + reach)
+        return low - reach, high + reach
+
+
 @functools.lru_cache
 def _shapes(structure: Any, leaves: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
     """Shapes of a learner's state, by the learner's own; remembered, for online use is a call a round."""

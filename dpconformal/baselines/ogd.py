@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal import rates
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, width_of
-from dpconformal.baselines.grid_checks import check_grid
-from dpconformal.checks import Scalar, is_traced
+from dpconformal.baselines.grid_checks import check_grid, support_with_rounding
+from dpconformal.checks import Scalar, check_within, is_traced
 from dpconformal.counting import rounds_after
 from dpconformal.learner import State
 from dpconformal.pytree import register
@@ -29,6 +30,12 @@ class Iterates(NamedTuple):
 
     seen: Int[Array, "*B"]  # ()
     iterate: Float[Array, "*B G"]  # (G,)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves; how long a user's own steps were is not known."""
+        longest = learner.rate.scale if isinstance(learner.rate, rates.Power) else np.inf
+        low, high = support_with_rounding(learner, self.iterate, longest)
+        check_within("state.iterate", self.iterate, low, high, "one step leads no further from the support")
 
 
 def slope(threshold: Float[Array, "*n"], score: Float[Array, ""], levels: Float[Array, "*n"]) -> Float[Array, "*n"]:

@@ -8,9 +8,20 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.aci import OUTSIDE
-from dpconformal.baselines.grid import GridLearner, dtype_of, grid_of, initial_of, learnt, routed
+from dpconformal.baselines.grid import GridLearner, dtype_of, grid_of, learnt, routed
 from dpconformal.baselines.grid_checks import check_grid
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, places
+from dpconformal.beliefs.window import check_filled
+from dpconformal.checks import (
+    Numbers,
+    Scalar,
+    as_numbers,
+    beside,
+    check_within,
+    complain_at,
+    is_traced,
+    number,
+    places,
+)
 from dpconformal.learner import State
 from dpconformal.pytree import register
 
@@ -38,6 +49,21 @@ class Controller(NamedTuple):
     misses: Int[Array, "*B G"]  # (G,)
     missed: Int[Array, "*B G"]  # (G,)
     latest: Float[Array, "*B W"]  # (window,)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves: each miss moved the tracker up by one step at most, each other round down."""
+        check_filled(self.seen, self.latest, np.nan)
+        rounds = beside(self.seen, self.misses).astype(float)
+        check_within("state.missed", self.missed, 0, np.minimum(rounds, 1))
+        check_within("state.misses", self.misses, 0, np.maximum(rounds - 1, 0))
+        misses, level = np.asarray(self.misses, float) + np.asarray(self.missed), np.asarray(learner.levels)
+        with np.errstate(over="ignore"):
+            longest = learner.rate * (1 if learner.window is None else np.float64(learner.high) - learner.low)
+            up, down = longest * level * misses, longest * (1 - level) * (rounds - misses)
+            start = learner.first_tracker()
+            slack = (64 + rounds) * float(jnp.finfo(self.tracker.dtype).eps) * (np.abs(start) + up + down)
+            low, high = start - down - slack, start + up + slack
+        check_within("state.tracker", self.tracker, low, high, "so many steps lead no further")
 
 
 @register(static=("scorecast", "window", "outside"))
@@ -181,14 +207,16 @@ class PID(GridLearner):
 
     def start(self, dtype: Any) -> Controller:
         """Return the state before any score."""
-        if self.initial is None:
-            low, high = (jnp.asarray(0 if self.scorecast else end, dtype) for end in self.support)
-            tracker = jnp.full(len(self.levels), jnp.clip(0, low, high), dtype)
-        else:
-            tracker = initial_of(self, dtype)
+        tracker = jnp.broadcast_to(jnp.asarray(self.first_tracker(), dtype), (len(self.levels),))
         nobody = jnp.zeros(tracker.shape, jnp.int32)
         latest = jnp.full(self.window or 0, jnp.nan, dtype)
         return Controller(jnp.zeros((), jnp.int32), tracker, nobody, nobody, latest)
+
+    def first_tracker(self) -> Any:
+        """Return where the tracker of each level starts, or that of all."""
+        if self.initial is not None:
+            return self.initial
+        return 0.0 if self.scorecast else (jnp if is_traced(self.support) else np).clip(0.0, self.low, self.high)
 
     def spread(self, state: Controller) -> Float[Array, ""]:
         """Measure how far apart recent scores lie, of which there are none at first; 1 without a window."""

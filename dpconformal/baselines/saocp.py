@@ -11,10 +11,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, learnt, width_of
-from dpconformal.baselines.grid_checks import check_grid, check_state
+from dpconformal.baselines.grid_checks import check_grid, check_state, support_with_rounding
 from dpconformal.baselines.ogd import slope
 from dpconformal.baselines.sfogd import scale_free_step
-from dpconformal.checks import Numbers, Scalar, is_traced, places
+from dpconformal.checks import Numbers, Scalar, check_within, complain_at, is_traced, places
 from dpconformal.counting import MOST
 from dpconformal.learner import State, rounding
 from dpconformal.pinball import pinball
@@ -52,6 +52,27 @@ class Experts(NamedTuple):
     gains: Float[Array, "*B G E"]  # (G, E)
     bets: Float[Array, "*B G E"]  # (G, E)
     wealth: Float[Array, "*B G E"]  # (G, E)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves. Bets of the dead may overflow, and nobody asks for them."""
+        now = np.asarray(self.seen, np.int64)[..., None] + 1
+        births = np.asarray(self.births)
+        complain_at("state.births", births, births != _births(now, births.shape[-1], learner), "born in no such round")
+        low, high = support_with_rounding(learner, self.answer, 1 / math.sqrt(3) + 1e-3)
+        check_within("state.answer", self.answer, low, high, "one step leads no further from the support")
+        born = births[..., None, :] > 0  # a slot without an expert steps on from 0
+        low, high = np.where(born, low, min(low, 0)), np.where(born, high, max(high, 0))
+        check_within("state.iterate", self.iterate, low, high, "one step leads no further from the support")
+        most = now[..., None] * (1 + 1e-3)
+        check_within("state.squares", self.squares, 0, most)
+        check_within("state.gains", self.gains, -most, most)
+        alive = (births > 0) & (now - births < learner.lifetime * (births & -births).astype(float))
+        bets, wealth = (np.where(alive[..., None, :], leaf, 0) for leaf in (self.bets, self.wealth))
+        check_within("state.bets", bets, -1 - 1e-3, np.finfo(bets.dtype).max)
+        with np.errstate(over="ignore"):
+            own = np.where(alive[..., None, :], self.gains, 0) / np.maximum(now - births, 1)[..., None, :] * (1 + bets)
+        far = np.abs(wealth - own) > 1e-3 * np.abs(own) + 1e-3
+        complain_at("state.wealth", wealth, ~np.isfinite(wealth) | far, "not what gains and bets come to")
 
 
 @register(static=("lifetime",))
@@ -132,6 +153,13 @@ class SAOCP(GridLearner):
                 f"needs from round {MOST + 1} on; start afresh, or use SFOGD"
             )
         state = super().prepare(state, rounds)
+        slots, needed = state.births.shape[-1], _orders(latest - rounds) * self._generations()
+        if slots < needed or slots % self._generations():
+            raise ValueError(
+                f"state.births has {slots} slots: after {latest - rounds} scores a SAOCP with lifetime = "
+                f"{self.lifetime} has {needed} at least, a multiple of {self._generations()}; carry on with the learner"
+                " that made it"
+            )
         return _sized(state, max(_orders(latest) * self._generations(), state.births.shape[-1]))
 
     def observe(self, state: State, score: Numbers) -> State:
@@ -190,6 +218,15 @@ class SAOCP(GridLearner):
             bets=jnp.where(fresh, 0, state.bets),
             wealth=jnp.where(fresh, 0, state.wealth),
         )
+
+
+def _births(now: np.ndarray, slots: int, learner: SAOCP) -> np.ndarray:
+    """Return the round in which the expert of each slot was born, of those up to now; 0 for none."""
+    generations = -(-learner.lifetime // 2)
+    order, turn = np.divmod(np.arange(slots), generations)
+    latest = ((now >> order) - 1) // 2  # 2^order · (2k + 1) is the latest round of this order, for k
+    latest = latest - (latest - turn) % generations
+    return np.where(((now >> order) > 0) & (latest >= 0), (2 * latest + 1) << order, 0)
 
 
 def _orders(rounds: int) -> int:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, width_of
-from dpconformal.baselines.grid_checks import check_grid
+from dpconformal.baselines.grid_checks import check_grid, support_with_rounding
 from dpconformal.baselines.ogd import slope
-from dpconformal.checks import Scalar, number
+from dpconformal.checks import Scalar, beside, check_within, number
 from dpconformal.pytree import register
 
 
@@ -30,6 +30,12 @@ class ScaledIterates(NamedTuple):
     seen: Int[Array, "*B"]  # ()
     iterate: Float[Array, "*B G"]  # (G,)
     squares: Float[Array, "*B G"]  # (G,)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves."""
+        low, high = support_with_rounding(learner, self.iterate, learner.rate)
+        check_within("state.iterate", self.iterate, low, high, "one step leads no further from the support")
+        check_within("state.squares", self.squares, 0, beside(self.seen, self.squares) * (1 + 1e-3))
 
 
 def scale_free_step(

@@ -3,10 +3,11 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
 from dpconformal.binning import bin_of, edge_of, part_way
-from dpconformal.checks import Scalar
+from dpconformal.checks import Scalar, beside, check_within, complain_at
 
 # Where a score counts: at the upper edge of its right-closed bin, or at the centre of its left-closed one.
 ROUNDINGS = ("up", "nearest")
@@ -26,6 +27,22 @@ class BinnedScores(NamedTuple):
 
     seen: Int[Array, "*B"]  # ()
     weights: Num[Array, "*B K"]  # (bins,)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves: counts add up to the scores, discounted ones to what is left of their mass."""
+        weights, discount = np.asarray(self.weights), getattr(learner, "discount", None)
+        seen = np.asarray(self.seen, float)
+        if not weights.shape[-1]:
+            raise ValueError("state.weights must have a bin")
+        check_within("state.weights", weights, 0, beside(seen, weights) * 2, "so many scores leave no more")
+        total = weights.sum(axis=-1)
+        if discount is None:
+            complain_at("state.seen", self.seen, total != seen, "counts must add up to state.seen")
+        else:
+            mass = -np.expm1(seen * np.log(discount)) / (1 - discount)
+            # Rounding piles up where a discount is next to 1, but never to half of it all.
+            why = "state.weights do not add up to the mass of so many scores"
+            complain_at("state.seen", self.seen, (total < mass / 2) | (total > 2 * mass), why)
 
 
 def check_rounding(name: str, rounding: Any) -> None:

@@ -49,7 +49,8 @@ class Empirical:
         """Make room for more rounds, also in a batch of states."""
         check_sorted(self, state, batched=True)
         check_unspoilt(state.seen)
-        check_precision(self, state.values.dtype)
+        if rounds:  # without any, nothing need be compiled
+            check_precision(self, state.values.dtype)
         return grow(state, rounds)
 
     def observe(self, state: SortedScores, score: Numbers) -> SortedScores:

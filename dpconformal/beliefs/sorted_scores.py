@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.checks import Numbers, Scalar, is_traced
+from dpconformal.checks import Numbers, Scalar, complain_at, is_traced
 from dpconformal.counting import MOST, advance, joint_count
 from dpconformal.inputs import as_score, check_not_batched
 from dpconformal.learner import usable
@@ -35,6 +35,20 @@ class SortedScores(NamedTuple):
     seen: Int[Array, "*B"]  # ()
     values: Float[Array, "*B C"]  # (capacity,)
     arrivals: Int[Array, "*B C"]  # (capacity,)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves; ends of the support are :func:`check_sorted`'s."""
+        del learner
+        seen, values, arrivals = (np.asarray(leaf) for leaf in self)
+        if arrivals.shape != values.shape:
+            raise ValueError("state.arrivals must have the shape of state.values")
+        slot = np.arange(values.shape[-1])
+        used = slot < seen[..., None]
+        if np.isnan(values).any() or (values[..., 1:] < values[..., :-1]).any() or (np.isfinite(values) != used).any():
+            raise ValueError("state.values must be ascending, finite up to state.seen and infinite beyond")
+        complain_at("state.values", values, ~used & (values < 0), "beyond state.seen stands +inf")
+        if (np.sort(np.where(used, arrivals, slot + 1), axis=-1) != slot + 1).any() or (arrivals[~used] != 0).any():
+            raise ValueError("state.arrivals must be the rounds from 1 to state.seen, each once, and 0 beyond")
 
 
 def empty(capacity: int, dtype: Any) -> SortedScores:
@@ -95,7 +109,7 @@ def check_sorted(learner: Any, *states: Any, batched: bool = False) -> None:
             raise ValueError(f"state.seen = {seen.max()}: more than the {values.shape[-1]} values that state holds")
         low, high = (np.asarray(end, values.dtype) for end in learner.support)
         smallest = values[..., 0]
-        largest = np.take_along_axis(values, np.maximum(seen - 1, 0)[..., None], axis=-1)[..., 0]
+        largest = np.take_along_axis(values, (np.maximum(seen, 1) - 1)[..., None], axis=-1)[..., 0]
         foreign = (seen > 0) & ((smallest < low) | (largest > high))
         if foreign.any():
             raise ValueError(

@@ -253,15 +253,13 @@ def check_precision(learner: Any, dtype: Any) -> None:
     ValueError
         Naming what collapses.
     """
-    if is_traced(learner):
+    if is_traced(learner, jnp.zeros((), dtype)):  # the caller is being traced: NaN thresholds will tell
         return
     prior, hint = getattr(learner, "prior", None), f"in {np.dtype(dtype)}; rescale it, or enable 64-bit JAX"
     middle = 0.0
     if prior is not None:
         with np.errstate(over="ignore"):  # an overflow is what is looked for
             middle = _median(prior, np.dtype(dtype))
-    if is_traced(middle):  # the caller is being traced: NaN thresholds will tell
-        return
     if not is_interval(learner.support, dtype) or not np.isfinite(middle):
         own = f"prior = {prior!r}" if prior is not None else f"low, high = {learner.support}"
         raise ValueError(f"{type(learner).__name__}.{own} collapses {hint} (jax_enable_x64)")

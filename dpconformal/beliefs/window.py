@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.checks import Scalar, complain_at, is_traced
+from dpconformal.checks import Scalar, beside, complain_at, is_traced
 
 CONVENTIONS = ("linear", "higher", "inverted_cdf")
 
@@ -28,6 +28,22 @@ class Window(NamedTuple):
     seen: Int[Array, "*B"]  # ()
     latest: Float[Array, "*B W"]  # (window,)
     ordered: Float[Array, "*B W"]  # (window,)
+
+    def check(self, learner: Any) -> None:
+        """Refuse what no replay leaves; the support is :func:`check_latest`'s."""
+        del learner
+        check_filled(self.seen, self.latest, np.inf)
+        ordered = np.asarray(self.ordered)
+        complain_at("state.ordered", ordered, ordered != np.sort(self.latest, axis=-1), "state.latest, ascending")
+
+
+def check_filled(seen: Any, latest: Any, nothing: float) -> None:
+    """Refuse a window that holds no score where one must be, or something else where none came yet."""
+    latest = np.asarray(latest)
+    used = np.arange(latest.shape[-1]) < beside(seen, latest)
+    empty = np.isnan(latest) if np.isnan(nothing) else latest == nothing
+    why = f"state.seen scores stand first, {nothing} where none came yet"
+    complain_at("state.latest", latest, np.where(used, ~np.isfinite(latest), ~empty), why)
 
 
 def check_latest(owner: str, latest: Any, support: tuple[Scalar, Scalar]) -> None:

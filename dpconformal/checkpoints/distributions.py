@@ -72,6 +72,10 @@ def make_distribution(name: Any, given: dict[str, Any]) -> Any:
     found = _class(name)
     if found is None or set(given) != set(_parameters(found)):
         raise ValueError(f"NumPyro has no distribution {name!r} with the parameters {', '.join(map(str, given))}")
+    # Shapes first: of a number that is a size, or of parameters that are broadcast, a distribution can be of any size.
+    shapes = jax.eval_shape(lambda parameters: found(**parameters), given)
+    if shapes.batch_shape or shapes.event_shape:
+        raise ValueError(f"{name} with shape {shapes.shape()} is no distribution of one score")
     return found(**given)
 
 

@@ -1,6 +1,8 @@
 """Learners, priors and schedules as records that JSON can hold: classes by name, numbers exactly, arrays apart."""
 
+import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 from dpconformal import aggregation, baselines, beliefs, groups, heads, priors, rates, schedules
 from dpconformal.checkpoints.distributions import make_distribution, record_distribution
 from dpconformal.checkpoints.precision import as_jax
+from dpconformal.groups.tree import as_tree, size_of
 
 LEARNERS = (
     *(beliefs.Exact, beliefs.Quantized, beliefs.ERM, beliefs.SplitConformal),
@@ -43,6 +46,9 @@ _FUNCTIONS: dict[str, tuple[type, str]] = {
     "schedules.Custom": (schedules.Custom, "weight"),
     "rates.Custom": (rates.Custom, "step"),
 }
+# Bounds of what a short header can ask for.
+MOST_PARTS, DEEPEST, MOST_IN_PATHS = 500, 32, 2**22
+_PARTS = {"class", "distribution", "function"}
 _ROUNDS = (2, 3, 5, 10, 100, 1000, 10_000, 1_000_000)
 
 
@@ -73,6 +79,8 @@ def record(value: Any, arrays: list[np.ndarray]) -> Any:
         return value if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, jax.core.Tracer):
         raise ValueError("the learner is being traced: save it outside jit, vmap and grad")
+    if isinstance(value, groups.Hierarchical):
+        _check_tree(value.tree)
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         arrays.append(np.asarray(value))
         return {"jax" if isinstance(value, jax.Array) else "numpy": len(arrays) - 1}
@@ -94,7 +102,35 @@ def record(value: Any, arrays: list[np.ndarray]) -> Any:
     )
 
 
-def make(entry: Any, arrays: list[np.ndarray], function: Callable[[Any], Any] | None = None) -> Any:
+def check_extent(entry: Any) -> None:
+    """
+    Refuse a record of more parts, or nested deeper, than any use needs: each part takes much more than its text.
+
+    Parameters
+    ----------
+    entry : object
+        For JSON, or from it.
+
+    Raises
+    ------
+    ValueError
+        Saying how much there may be.
+    """
+    parts, layer = 0, [entry]
+    for _ in range(DEEPEST):
+        parts += sum(isinstance(one, dict) and not one.keys().isdisjoint(_PARTS) for one in layer)
+        if parts > MOST_PARTS:
+            raise ValueError(
+                f"it has more than {MOST_PARTS:,} learners, priors, schedules and rates: a file holds no more"
+            )
+        inner = [one.values() if isinstance(one, dict) else one for one in layer if isinstance(one, (dict, list))]
+        layer = [part for one in inner for part in one]
+        if not layer:
+            return
+    raise ValueError(f"it is nested deeper than the {DEEPEST} layers that a file may have")
+
+
+def make(entry: Any, arrays: list[Any], function: Callable[[Any], Any] | None = None) -> Any:
     """
     Make what a record describes.
 
@@ -103,7 +139,7 @@ def make(entry: Any, arrays: list[np.ndarray], function: Callable[[Any], Any] | 
     entry : object
         From JSON, and not to be trusted.
     arrays : list of ndarray
-        Of the file.
+        Of the file. Each belongs to one place: None is put where it was.
     function : callable, optional
         The user's own, for a schedule or a rate that was saved with one.
 
@@ -123,9 +159,9 @@ def make(entry: Any, arrays: list[np.ndarray], function: Callable[[Any], Any] | 
         case {"float": str(text), **rest} if not rest and text in ("inf", "-inf", "nan"):
             return float(text)
         case {"numpy": int(k), **rest} if not rest and 0 <= k < len(arrays):
-            return arrays[k].copy()
+            return take(arrays, k).copy()
         case {"jax": int(k), **rest} if not rest and 0 <= k < len(arrays):
-            return as_jax(arrays[k], "a hyperparameter")
+            return as_jax(take(arrays, k), "a hyperparameter")
         case {"tuple": list(parts), **rest} if not rest:
             return tuple(make(part, arrays, function) for part in parts)
         case {"class": str(name), "fields": dict(fields), **rest} if not rest and name in CLASSES:
@@ -139,12 +175,65 @@ def make(entry: Any, arrays: list[np.ndarray], function: Callable[[Any], Any] | 
     raise ValueError(f"{str(entry)[:80]} describes nothing that dpconformal has")
 
 
+def take(arrays: list[Any], k: int) -> np.ndarray:
+    """
+    Take out an array, which no other place can then have: copies of one would be as many as the header asks for.
+
+    Parameters
+    ----------
+    arrays : list of ndarray
+        Of the file.
+    k : int
+        Which.
+
+    Returns
+    -------
+    ndarray
+        The array.
+
+    Raises
+    ------
+    ValueError
+        If it was taken out before.
+    """
+    found, arrays[k] = arrays[k], None
+    if found is None:
+        raise ValueError(f"array {k} is in two places")
+    return found
+
+
+def _check_tree(tree: Any) -> None:
+    """Refuse a tree that is not written out, or whose paths from the root take more than files are for."""
+    if not isinstance(tree, tuple):
+        raise ValueError(f"Hierarchical.tree = {tree!s:.40}: a file lists the parent of each group")
+    nodes, depth = size_of(as_tree(tree))
+    if nodes * depth > MOST_IN_PATHS:
+        raise ValueError(
+            f"Hierarchical.tree has {nodes:,} nodes and a depth of {depth:,}: in a file their product is at most "
+            f"{MOST_IN_PATHS:,}"
+        )
+
+
+def _check_broadcast(given: dict[str, Any]) -> None:
+    """Refuse arrays of one object that stand for much more numbers together than they have."""
+    sizes = {name: value.shape for name, value in given.items() if isinstance(value, (np.ndarray, jax.Array))}
+    for (one, first), (other, second) in itertools.combinations(sizes.items(), 2):
+        joint = 0
+        with contextlib.suppress(ValueError):  # most are not meant to go together
+            joint = math.prod(np.broadcast_shapes(first, second))
+        if joint > math.prod(first) + math.prod(second):
+            raise ValueError(f"{one} and {other} have shapes {first} and {second}, which make {joint:,} numbers")
+
+
 def _instance(kind: Any, given: dict[str, Any]) -> Any:
     """Construct, which checks, and then put every number in its place as it was: constructors normalise again."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     unknown = next((name for name in given if name not in fields), None)
     if unknown is not None:
         raise ValueError(f"{kind.__name__} has no {unknown}")
+    _check_broadcast(given)
+    if kind is groups.Hierarchical:
+        _check_tree(given.get("tree"))
     # What a later version adds has a default, or what it was before, so that older files go on being read.
     if kind is beliefs.Quantized or (kind is groups.Hierarchical and given.get("bins") is not None):
         given = {"rounding": "nearest", **given}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from dpconformal.checkpoints.atomic import write_whole
 from dpconformal.checkpoints.container import pack, unpack
-from dpconformal.checkpoints.records import LEARNERS, make, record
+from dpconformal.checkpoints.records import LEARNERS, check_extent, make, record, take
 from dpconformal.checkpoints.states import leaves_of, state_from
 from dpconformal.learner import State
 
@@ -74,6 +74,7 @@ def save(path: str | os.PathLike[str], learner: Any, state: State = None) -> Non
         )
     arrays: list[Any] = []
     header: dict[str, Any] = {"kind": KIND, "learner": record(learner, arrays), "state": None}
+    check_extent(header["learner"])
     if state is not None:
         leaves = leaves_of(learner, state)
         header["state"] = {name: len(arrays) + k for k, name in enumerate(leaves)}
@@ -120,14 +121,18 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
     if header.get("kind") != KIND:
         raise ValueError(f"{os.fspath(path)} is a checkpoint of a {header.get('kind')!s:.20}, not of a learner")
     try:
+        check_extent(header.get("learner"))
         learner = make(header.get("learner"), arrays, function)
         if not isinstance(learner, LEARNERS):
             raise ValueError("it describes no learner")
-        return Checkpoint(learner, _state(learner, header.get("state"), arrays))
+        state = _state(learner, header.get("state"), arrays)
+        if any(array is not None for array in arrays):
+            raise ValueError("it holds arrays that belong to nothing")
+        return Checkpoint(learner, state)
     except Exception as error:  # whatever constructors make of numbers that no user gave them
         reason = error if isinstance(error, (ValueError, ImportError)) else f"{type(error).__name__}: {error}"
         kind = ImportError if isinstance(error, ImportError) else ValueError
-        raise kind(f"{os.fspath(path)} cannot be loaded: {reason}") from None
+        raise kind(f"{os.fspath(path)} cannot be loaded: {reason!s:.600}") from None
 
 
 def _state(learner: Any, entry: Any, arrays: list[Any]) -> State:
@@ -136,4 +141,4 @@ def _state(learner: Any, entry: Any, arrays: list[Any]) -> State:
     places = isinstance(entry, dict) and all(type(k) is int and 0 <= k < len(arrays) for k in entry.values())
     if not places:
         raise ValueError("its state is no list of arrays")
-    return state_from(learner, {name: arrays[k] for name, k in entry.items()})
+    return state_from(learner, {name: take(arrays, k) for name, k in entry.items()})

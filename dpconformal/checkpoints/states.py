@@ -6,14 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.aggregation.aggregate import Mixture
-from dpconformal.aggregation.stacks import parted
-from dpconformal.beliefs.bins import BinnedScores
-from dpconformal.beliefs.sorted_scores import SortedScores
 from dpconformal.checkpoints.precision import as_jax
 from dpconformal.checks import is_traced
 from dpconformal.delays import Delayed, Told, taken_up
-from dpconformal.groups.evidence import GroupedCounts, GroupedScores
 from dpconformal.learner import State, fresh_state
 
 _MOST = 2**31  # bytes of an empty state that a learner without one may ask for
@@ -169,19 +164,7 @@ def check_state(learner: Any, state: State) -> None:
         return
     if hasattr(learner, "prepare"):
         learner.prepare(state, 0)
-    if isinstance(state, SortedScores):
-        _check_sorted(state)
-    if isinstance(state, BinnedScores):
-        _check_counts(state)
-    if isinstance(state, (GroupedCounts, GroupedScores)):
-        _check_grouped(state)
-    if isinstance(state, Mixture):
-        if not np.isfinite(np.asarray(state.log_weights)).all():
-            raise ValueError("state.log_weights must be finite")
-        for inner, own in zip(learner.learners, parted(learner.learners, state.learners, len(batch)), strict=True):
-            check_state(inner, own)
-            if not np.array_equal(own.seen, state.seen):
-                raise ValueError("state.seen must be that of every learner in the mixture")
+    state.check(learner)
 
 
 def _pattern(learner: Any) -> tuple[Any, list[str]]:
@@ -191,40 +174,3 @@ def _pattern(learner: Any) -> tuple[Any, list[str]]:
     if size > _MOST:
         raise ValueError(f"{type(learner).__name__} would keep {size:,} bytes: more than any use of it needs")
     return pattern, [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(pattern)]
-
-
-def _check_sorted(state: SortedScores) -> None:
-    seen, values, arrivals = (np.asarray(leaf) for leaf in state)
-    if arrivals.shape != values.shape:
-        raise ValueError("state.arrivals must have the shape of state.values")
-    slot = np.arange(values.shape[-1])
-    used = slot < seen[..., None]
-    if np.isnan(values).any() or (values[..., 1:] < values[..., :-1]).any() or (np.isfinite(values) != used).any():
-        raise ValueError("state.values must be ascending, finite up to state.seen and infinite beyond")
-    if (np.sort(np.where(used, arrivals, slot + 1), axis=-1) != slot + 1).any() or (arrivals[~used] != 0).any():
-        raise ValueError("state.arrivals must be the rounds from 1 to state.seen, each once, and 0 beyond")
-
-
-def _check_grouped(state: GroupedCounts | GroupedScores) -> None:
-    totals = np.asarray(state.totals)
-    if isinstance(state, GroupedCounts):
-        parts, most = np.asarray(state.counts), np.inf
-        added = parts.sum(axis=-1)
-    else:
-        _check_sorted(state.scores)
-        parts, most, added = (
-            np.asarray(state.shares),
-            1.0,
-            totals,
-        )  # which node each share is of is the learner's to say
-    if not np.isfinite(parts).all() or (parts < 0).any() or (parts > most).any():
-        raise ValueError("state: what counts for a node must be finite and not negative, and no share above 1")
-    if not np.allclose(added, totals, rtol=1e-4):
-        raise ValueError("state.totals must be the sums of state.counts")
-
-
-def _check_counts(state: BinnedScores) -> None:
-    seen, weights = np.asarray(state.seen), np.asarray(state.weights)
-    whole = weights.dtype.kind == "i"
-    if not np.isfinite(weights).all() or (weights < 0).any() or (whole and (weights.sum(axis=-1) != seen).any()):
-        raise ValueError("state.weights must be finite, not negative, and counts must add up to state.seen")

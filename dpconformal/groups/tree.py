@@ -116,14 +116,39 @@ def _checked(tree: Tree) -> Tree:
         if isinstance(parent, bool) or not isinstance(parent, (int, np.integer)) or not -1 <= parent < len(tree):
             raise ValueError(f"tree[{i}] has the parent {parent!r}: pass the index of a group, or -1 for none")
         entries.append((name, int(parent)) if named else int(parent))
-    parents = [entry[1] if named else entry for entry in entries]
-    for i in range(len(parents)):
-        here, steps = i, 0
-        while here >= 0:
-            here, steps = parents[here], steps + 1
-            if steps > len(parents):
-                raise ValueError(f"tree[{i}] is its own ancestor: the way up must end with a parent of -1")
+    _steps_up(_parents(tuple(entries)))
     return tuple(entries)
+
+
+def _parents(tree: Tree) -> list[int]:
+    """Return the parent of each group."""
+    return [entry[1] if isinstance(entry, tuple) else entry for entry in tree]
+
+
+def _steps_up(parents: list[int]) -> list[int]:
+    """Count the steps from each group up to one without a parent; refuse a group that is above itself."""
+    unknown, passed = -1, -2
+    steps = [unknown] * len(parents)
+    for start in range(len(parents)):
+        way, here = [], start
+        while here >= 0 and steps[here] == unknown:  # no further than to what is known, so that long ways cost no more
+            steps[here] = passed
+            way.append(here)
+            here = parents[here]
+        if here >= 0 and steps[here] == passed:
+            raise ValueError(f"tree[{here}] is its own ancestor: the way up must end with a parent of -1")
+        above = steps[here] if here >= 0 else -1
+        for node in reversed(way):
+            above += 1
+            steps[node] = above
+    return steps
+
+
+def size_of(tree: Tree) -> tuple[int, int]:
+    """Return how many nodes a tree has, its root included, and its depth: the shape of its paths."""
+    parents = _parents(tree)
+    apart = parents.count(-1) != 1  # the root is no group
+    return len(parents) + apart, max(_steps_up(parents)) + 1 + apart
 
 
 @lru_cache(maxsize=64)
@@ -147,24 +172,22 @@ def nodes_of(tree: Tree) -> Nodes:
     array([[ 3,  0, -1],
            [ 3,  1, -1],
            [ 3,  0,  2],
-           [ 3, -1, -1]])
+           [ 3, -1, -1]], dtype=int32)
     """
-    named = isinstance(tree[0], tuple)
-    parents = [entry[1] if named else entry for entry in tree]
-    groups, tops = len(parents), parents.count(-1)
-    root = parents.index(-1) if tops == 1 else groups
+    groups, (nodes, depth) = len(tree), size_of(tree)
+    parents = _parents(tree)
+    root = parents.index(-1) if nodes == groups else groups
     parents = [root if parent == -1 and i != root else parent for i, parent in enumerate(parents)]
-    parents += [-1] * (tops != 1)
-    paths = []
-    for node in range(len(parents)):
-        path = [node]
-        while path[-1] != root:
-            path.append(parents[path[-1]])
-        paths.append(path[::-1])
-    depth = max(map(len, paths))
-    padded = np.array([path + [-1] * (depth - len(path)) for path in paths])
-    names = tuple(entry[0] for entry in tree) if named else ()
-    return Nodes(padded, np.array([len(path) - 1 for path in paths]), root, groups, names)
+    above = np.array(parents + [-1] * (nodes - groups), np.int32)
+    levels = np.array(_steps_up(above.tolist()))
+    paths = np.full((nodes, depth), -1, np.int32)
+    below = here = np.arange(nodes, dtype=np.int32)
+    while below.size:  # one step up, of all that are not yet at the root
+        paths[below, levels[here]] = here
+        here = above[here]
+        below, here = below[here >= 0], here[here >= 0]
+    names = tuple(entry[0] for entry in tree) if isinstance(tree[0], tuple) else ()
+    return Nodes(paths, levels, root, groups, names)
 
 
 def as_groups(tree: Tree, groups: Any) -> np.ndarray:

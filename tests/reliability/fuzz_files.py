@@ -5,8 +5,12 @@ import hashlib
 import io
 import json
 import pathlib
+import re
+import resource
 import struct
 import tempfile
+import time
+import warnings
 
 import jax
 import numpy as np
@@ -212,10 +216,113 @@ def fuzz_sealed(rng):
     )
 
 
+# Numbers that a header can have anywhere, and what is large about them.
+_HUGE = [10**7, 2**28, 2**31, 2**62, 10**4000, 1e308, {"tuple": [2**28, 2**28]}, {"tuple": list(range(-1, 8999))}]
+_HUGE += [{"tuple": [{"numpy": 0}] * 1000}, {"tuple": [-1] * 20_000}]
+MOST_SECONDS, MOST_BYTES = 5.0, 2**27
+
+
+def _numbers(entry, way=()):
+    """Ways to every number of a record, and to every list."""
+    if isinstance(entry, dict):
+        return [found for key, part in entry.items() for found in _numbers(part, (*way, key))]
+    if isinstance(entry, list):
+        return [way, *(found for k, part in enumerate(entry) for found in _numbers(part, (*way, k)))]
+    return [way] if entry is None or isinstance(entry, (int, float)) else []
+
+
+def _replaced(entry, way, new):
+    """Put something else at the end of a way."""
+    if not way:
+        return new(entry)
+    entry = entry.copy()
+    entry[way[0]] = _replaced(entry[way[0]], way[1:], new)
+    return entry
+
+
+def _load(path, about=""):
+    """Load a file; a refusal must name it, and what it is about."""
+    try:
+        return dpc.load(path)
+    except ValueError as error:
+        if not re.match(f"{re.escape(str(path))} .*({about})", str(error), re.DOTALL):
+            raise AssertionError(error) from error
+        raise
+
+
+def fuzz_amplified(rng):
+    """Headers in which one number is huge, or one list long: no more time or memory than the file warrants."""
+    header, arrays = unpack(_checkpoint_file.holding(rng.choice(list(_SAMPLES.values()))))
+    if rng.random() < 0.5:
+        header["state"] = None
+    way = rng.choice([(), *_numbers(header["learner"])])
+    times, huge = rng.choice((2, 20, 2000)), rng.choice(_HUGE)
+
+    def larger(found):
+        if isinstance(found, list) and rng.random() < 0.7:
+            return found * times
+        if rng.random() < 0.2:  # deeper, and deeper
+            for _ in range(times):
+                found = {"tuple": [found]}
+            return found
+        return huge
+
+    try:
+        path = _checkpoint_file.holding(
+            b"".join(bytes(part) for part in pack(_replaced(header, ("learner", *way), larger), arrays))
+        )
+    except RecursionError:  # of the one who would write it
+        return
+    start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        _load(path)
+    finally:
+        size = path.stat().st_size
+        assert time.process_time() - start < MOST_SECONDS, (way, size)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < (MOST_BYTES + 64 * size) / 1024, (
+            way,
+            size,
+        )
+
+
+_ENTRIES = [np.nan, np.inf, -np.inf, 1e308, -1e308, -1, 1e9, 2**31 - 1, 2**62, 3.7]
+# Learners that answer +inf by design, and those whose thresholds may leave the support.
+_UNBOUNDED = {dpc.SplitConformal, dpc.NExCP}
+
+
+def fuzz_state(rng):
+    """States with one entry of one field replaced: refused with the field's name, or thresholds as good as any."""
+    name = rng.choice(sorted(_SAMPLES))
+    header, arrays = unpack(_checkpoint_file.holding(_SAMPLES[name]))
+    field, k = rng.choice(sorted(header["state"].items()))
+    arrays[k] = arrays[k].copy()
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        arrays[k].reshape(-1)[rng.randrange(arrays[k].size)] = np.array(rng.choice(_ENTRIES)).astype(arrays[k].dtype)
+    path = _checkpoint_file.holding(b"".join(bytes(part) for part in pack(header, arrays)))
+    learner, state = _load(path, "state|PID of before")
+    low, high = (float(end) for end in getattr(learner, "support", (-np.inf, np.inf)))
+    answers = np.asarray(
+        jax.vmap(lambda one: _asked(learner, one))(state) if state.seen.ndim else _asked(learner, state)
+    )
+    assert not np.isnan(answers).any(), (name, field, answers)
+    answers = answers[np.isfinite(answers)] if type(learner) in _UNBOUNDED else answers
+    assert (np.abs(answers) < 1e6).all(), (name, field, answers)
+    if not isinstance(learner, (dpc.OGD, dpc.SFOGD, dpc.SAOCP, dpc.PID)):
+        assert ((answers >= low) & (answers <= high)).all(), (name, field, answers)
+
+
+@jax.jit
+def _asked(learner, state):
+    return learner.quantile(state, getattr(learner, "levels", np.array([0.1, 0.5, 0.9])))
+
+
 TARGETS = {
     "csv": fuzz_csv,
     "npy": fuzz_npy,
     "parquet": fuzz_parquet,
     "checkpoint": fuzz_checkpoint,
     "checkpoint, sealed": fuzz_sealed,
+    "checkpoint, header": fuzz_amplified,
+    "checkpoint, state": fuzz_state,
 }
