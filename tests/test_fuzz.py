@@ -4,11 +4,12 @@ import random
 
 import pytest
 from jaxtyping import TypeCheckError
-from reliability import fuzz_calls, fuzz_files
+from reliability import fuzz_calls, fuzz_files, fuzz_panels
 from reliability.fuzz import CLEAR, fuzz
 
-TARGETS = fuzz_files.TARGETS | fuzz_calls.TARGETS
+TARGETS = fuzz_files.TARGETS | fuzz_calls.TARGETS | fuzz_panels.TARGETS
 FEW = {"replay": 25, "observe and merge": 25, "priors": 60, "checkpoint, sealed": 60}  # what compiles a lot
+FEW |= {"zarr chunks": 150, "zarr metadata": 150, "netcdf": 40}  # what opens stores
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -9,8 +9,8 @@ from typing import Any
 from dpconformal.offline.workers import cores
 
 SECONDS = 20  # to wait for a scheduler, and for its first worker
-# A port of Dask's is a way to run code here. Between processes it asks for a certificate that is made for the run and is in
-# no file; beside it there are no pages.
+# Whoever reaches a port of Dask's can run code here. Between processes it asks for a certificate that is made for the
+# run and is in no file; its pages, which ask for none, are left out.
 PRIVATE = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],

@@ -55,7 +55,7 @@ def panel(
     Run a learner over every series of a panel, chunk by chunk, in threads, processes or on many machines.
 
     A worker process that dies is replaced by another; a run that is interrupted goes on with --resume. On several
-    machines, SCORES and --out must be places that all of them see, and whoever reaches the scheduler can run code as you.
+    machines, SCORES and --out must be places that all of them see. Whoever reaches the scheduler can run code as you.
 
     Example: dpconformal panel scores/ --id store --time day --score residual --levels 0.5,0.9 --out panel.zarr
     """

@@ -39,10 +39,11 @@ def open_arrays(path: Path) -> "xr.Dataset":
         data = xr.open_dataset(store, chunks=None, cache=False, **how)
     except Exception as error:
         raise refused(path, "cannot be opened", error) from None
-    for name, variable in data.variables.items():
-        if name in data.xindexes or name not in layouts:
+    for key, variable in data.variables.items():
+        name = str(key)
+        if key in data.xindexes or name not in layouts:
             continue
-        layout = layouts[str(name)]
+        layout = layouts[name]
         chunks: Any = "auto" if layout.chunks is None else layout.chunks[: variable.ndim]
         own = _Stored(path, layout, variable)
         meta = np.empty((0,) * variable.ndim, variable.dtype)

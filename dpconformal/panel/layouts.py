@@ -24,7 +24,10 @@ CODECS = {2: (TEXT, *COMPRESSORS, "crc32c"), 3: ("bytes", "transpose", TEXT, "bl
 # These trust lengths in what they decode: a wrong one ends the process, or takes all of its memory.
 TRUSTING = ("blosc", TEXT)
 HDF5_FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32"}
-_KINDS = {2: re.compile(r"[<>|]([biuf][1248]|[mM]8(\[\w+\])?|[SU][1-9]\d{0,8})"), 3: re.compile(r"bool|u?int\d+|float\d+")}
+_KINDS = {
+    2: re.compile(r"[<>|]([biuf][1248]|[mM]8(\[\w+\])?|[SU][1-9]\d{0,8})"),
+    3: re.compile(r"bool|u?int\d+|float\d+"),
+}
 
 
 def is_zarr(path: Path) -> bool:
@@ -52,8 +55,8 @@ class ZarrLayout(NamedTuple):
 
     def check(self, at: tuple[int, ...], decode: bool) -> None:
         """Refuse a chunk that must not be decoded; and on request one that cannot be."""
-        from numcodecs import get_codec  # type: ignore[import-untyped]
-        from numcodecs.compat import ensure_bytes  # type: ignore[import-untyped]
+        from numcodecs import get_codec
+        from numcodecs.compat import ensure_bytes
 
         with _named(self.store, f"chunk {self.place(at)} cannot be read"):
             data = _read(self.store, self.place(at))
@@ -123,9 +126,7 @@ def zarr_layouts(store: Path) -> tuple[int, dict[str, ZarrLayout]]:
         if number == 3 and about.get("node_type") == "group":
             continue
         with _named(store, f"array {folder.name} is refused"):
-            layout = (_layout_2 if number == 2 else _layout_3)(store, folder.name, about)
-            _check_sizes(layout, layout.item or 8)
-        found[folder.name] = layout
+            found[folder.name] = (_array_2 if number == 2 else _array_3)(store, folder.name, about)
     return number, found
 
 
@@ -165,10 +166,12 @@ def _check_dataset(data: Any) -> None:
     for number in range(plan.get_nfilters()):
         code = plan.get_filter(number)[0]
         if code not in HDF5_FILTERS:
-            raise ValueError(f"HDF5 filter {code} is not one of {', '.join(HDF5_FILTERS.values())}: store it with these")
+            raise ValueError(
+                f"HDF5 filter {code} is not one of {', '.join(HDF5_FILTERS.values())}: store it with these"
+            )
 
 
-def _layout_2(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
+def _array_2(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
     """Read the metadata of an array of format 2."""
     codecs = [_codec(one, "id", 2) for one in (about.get("filters") or [])]
     codecs += [_codec(one, "id", 2) for one in [about.get("compressor")] if one is not None]
@@ -185,10 +188,10 @@ def _layout_2(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
     if any(codec["id"] == TEXT for codec in codecs[1:]):
         raise ValueError(f"codec {TEXT} is not the first")
     item = None if text else np.dtype(kind).itemsize
-    return _layout(store, name, dims, about.get("shape"), about.get("chunks"), item, "", separator, codecs)
+    return _array(store, name, dims, about.get("shape"), about.get("chunks"), item, "", separator, codecs)
 
 
-def _layout_3(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
+def _array_3(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
     """Read the metadata of an array of format 3."""
     if about.get("node_type") != "array" or about.get("storage_transformers"):
         raise ValueError("it is no plain array")
@@ -207,7 +210,9 @@ def _layout_3(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
     grid, keys = about["chunk_grid"], about["chunk_key_encoding"]
     usual = {"default": "/", "v2": "."}
     if grid.get("name") != "regular" or keys.get("name") not in usual:
-        raise ValueError(f"chunk_grid {_short(grid)} with chunk_key_encoding {_short(keys)}: store it in regular chunks")
+        raise ValueError(
+            f"chunk_grid {_short(grid)} with chunk_key_encoding {_short(keys)}: store it in regular chunks"
+        )
     separator = keys.get("configuration", {}).get("separator", usual[keys["name"]])
     if separator not in (".", "/"):
         raise ValueError(f"separator = {_short(separator)}")
@@ -216,10 +221,21 @@ def _layout_3(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
         raise ValueError(f"data_type {_short(kind)} is not in codec {TEXT}, or something else is")
     dims, chunks = about.get("dimension_names") or [], grid["configuration"]["chunk_shape"]
     prefix = "c" if keys["name"] == "default" else ""
-    return _layout(store, name, dims, about.get("shape"), chunks, item, prefix, separator, inner)
+    return _array(store, name, dims, about.get("shape"), chunks, item, prefix, separator, inner)
 
 
-def _layout(store: Path, name: str, dims: Any, shape: Any, chunks: Any, item: Any, *rest: Any) -> ZarrLayout:
+def _array(
+    store: Path,
+    name: str,
+    dims: Any,
+    shape: Any,
+    chunks: Any,
+    item: int | None,
+    key: str,
+    separator: str,
+    codecs: list[dict[str, Any]],
+) -> ZarrLayout:
+    """Check what both formats have in common."""
     for what, sizes in (("shape", shape), ("chunks", chunks)):
         if not isinstance(sizes, list) or not all(_is_count(size, what == "shape") for size in sizes):
             raise ValueError(f"{what} = {_short(sizes)}")
@@ -227,8 +243,11 @@ def _layout(store: Path, name: str, dims: Any, shape: Any, chunks: Any, item: An
         raise ValueError(f"shape = {_short(shape)} and chunks = {_short(chunks)}")
     if not isinstance(dims, list):
         raise ValueError(f"its dimensions are {_short(dims)}")
-    *key, codecs = rest
-    return ZarrLayout(store, name, tuple(map(str, dims)), tuple(shape), tuple(chunks), item, *key, tuple(codecs))
+    layout = ZarrLayout(
+        store, name, tuple(map(str, dims)), tuple(shape), tuple(chunks), item, key, separator, tuple(codecs)
+    )
+    _check_sizes(layout, item or 8)
+    return layout
 
 
 def _codec(about: Any, key: str, number: int) -> dict[str, Any]:

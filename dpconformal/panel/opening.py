@@ -51,9 +51,9 @@ def open_panel(
     Raises
     ------
     ValueError
-        If there is nothing of the kind there; for long tables, naming series and time of what is refused. Of a Zarr store
-        or a NetCDF file, naming the store and the array, if it has a dtype or codec that is not read, and naming the
-        chunk, when it is computed, if that is damaged.
+        If there is nothing of the kind there; for long tables, naming series and time of what is refused. Of a Zarr
+        store or a NetCDF file, naming the array if it has a dtype or codec that is not read; and when a chunk is read
+        that is damaged, naming the chunk.
 
     Examples
     --------

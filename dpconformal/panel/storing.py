@@ -53,7 +53,9 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
         begin(panel, path, compute=True)
     elif path.suffix == ".nc":
         numbers = {n: v.chunks for n, v in panel.variables.items() if v.dtype.kind in "biufMm" and v.size and v.ndim}
-        encoding = {n: {"fletcher32": True} | ({"chunksizes": tuple(map(max, c))} if c else {}) for n, c in numbers.items()}
+        encoding = {
+            n: {"fletcher32": True} | ({"chunksizes": tuple(map(max, c))} if c else {}) for n, c in numbers.items()
+        }
         panel.drop_encoding().to_netcdf(path, engine="h5netcdf", encoding=encoding)
     else:
         _tables(panel, path, scores)
@@ -94,7 +96,7 @@ def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
     compute : bool
         Whether to write the rest, too.
     """
-    from numcodecs import CRC32C, Blosc, VLenUTF8, Zstd  # type: ignore[import-untyped]
+    from numcodecs import CRC32C, Blosc, VLenUTF8, Zstd
 
     uneven = {name: max(own) for name, own in panel.chunksizes.items() if {*own[:-1], max(own)} != {own[0]}}
     panel = panel.chunk(uneven) if uneven else panel
