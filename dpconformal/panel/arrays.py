@@ -44,7 +44,9 @@ def open_arrays(path: Path) -> "xr.Dataset":
         if key in data.xindexes or name not in layouts:
             continue
         layout = layouts[name]
-        chunks: Any = "auto" if layout.chunks is None else layout.chunks[: variable.ndim]
+        chunks: Any = (layout.chunks or ())[: variable.ndim]
+        if layout.chunks is None:
+            chunks = "auto" if variable.dtype.kind in "biufMm" else -1  # of objects nobody knows the size
         own = _Stored(path, layout, variable)
         meta = np.empty((0,) * variable.ndim, variable.dtype)
         lazy = da.from_array(own, chunks, name=f"open-{name}-{uuid.uuid4().hex}", asarray=False, fancy=False, meta=meta)

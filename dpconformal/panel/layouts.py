@@ -119,15 +119,27 @@ def zarr_layouts(store: Path) -> tuple[int, dict[str, ZarrLayout]]:
         raise ValueError(f"{store} is no group of arrays: its zarr.json says node_type = {root.get('node_type')!r}")
     found = {}
     for folder in sorted(path for path in store.iterdir() if path.is_dir()):
-        name = f"{folder.name}/{'.zarray' if number == 2 else 'zarr.json'}"
-        if not os.path.lexists(store / name):
+        names = (".zarray", ".zgroup") if number == 2 else ("zarr.json",)
+        name = next((name for name in names if os.path.lexists(folder / name)), None)
+        if name is None:
             continue
-        about = _metadata(store, name, number)
-        if number == 3 and about.get("node_type") == "group":
-            continue
-        with _named(store, f"array {folder.name} is refused"):
-            found[folder.name] = (_array_2 if number == 2 else _array_3)(store, folder.name, about)
+        about = _metadata(store, f"{folder.name}/{name}", number)
+        group = name == ".zgroup" or about.get("node_type") == "group"
+        with _named(store, f"{'group' if group else 'array'} {folder.name} is refused"):
+            if not group:
+                found[folder.name] = (_array_2 if number == 2 else _array_3)(store, folder.name, about)
+            # One by one: of several that fail at once, zarr prints tracebacks.
+            _open_alone(store, folder.name, number, group)
     return number, found
+
+
+def _open_alone(store: Path, name: str, number: int, group: bool) -> None:
+    """Have zarr read the metadata of one array or group."""
+    import zarr
+    from zarr.storage import LocalStore
+
+    where: Any = {"store": LocalStore(store, read_only=True), "path": name, "mode": "r", "zarr_format": number}
+    zarr.open_group(**where, use_consolidated=False) if group else zarr.open_array(**where)
 
 
 def netcdf_layouts(file: Path) -> dict[str, NetCDFLayout]:
