@@ -105,6 +105,7 @@ pictures: $(VENV)/.ready
 reliability: $(VENV)/.ready
 	$(BIN)/python tests/reliability/kill_checkpoints.py
 	$(BIN)/python tests/reliability/kill_replay.py
+	$(BIN)/python tests/reliability/kill_panel.py
 	$(BIN)/python tests/reliability/billion.py
 	cd tests && PYTHONPATH=. ../$(BIN)/python -m reliability.fuzz --count 1000000 --seconds 900
 

@@ -4,10 +4,10 @@ import random
 
 import pytest
 from jaxtyping import TypeCheckError
-from reliability import fuzz_calls, fuzz_files
+from reliability import fuzz_calls, fuzz_files, fuzz_panels
 from reliability.fuzz import CLEAR, fuzz
 
-TARGETS = fuzz_files.TARGETS | fuzz_calls.TARGETS
+TARGETS = fuzz_files.TARGETS | fuzz_calls.TARGETS | fuzz_panels.TARGETS
 FEW = {
     "replay": 25,
     "observe and merge": 25,
@@ -15,7 +15,10 @@ FEW = {
     "checkpoint, sealed": 60,
     "checkpoint, state": 150,
     "checkpoint, header": 100,
-}  # what compiles a lot, or is long
+    "zarr chunks": 150,
+    "zarr metadata": 150,
+    "netcdf": 40,
+}  # what compiles a lot, opens stores, or is long
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -1,7 +1,11 @@
 """Panels on real worker processes: the same results, also when a worker or the whole command is killed."""
 
+import asyncio
+import http.client
 import os
+import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from distributed import Client, LocalCluster
+from distributed import Client, Security
 from test_panel_files import COLUMNS, parquet, table
 
 import dpconformal as dpc
@@ -29,16 +33,29 @@ LEVELS = [0.5, 0.9]
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    """Two worker processes of their own."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50) as own:
+def own_cluster():
+    """What --workers 2 starts: processes that ask for a certificate."""
+    with clusters.processes(2) as own:
         yield own
 
 
 @pytest.fixture
-def client(cluster):
+def cluster(own_cluster):
+    """The address of a cluster that exists; its certificate is where Dask looks for one."""
+    security = own_cluster.security
+    tls = {
+        "distributed.comm.tls.ca-file": security.tls_ca_file,
+        "distributed.comm.tls.client.cert": security.tls_client_cert,
+        "distributed.comm.tls.client.key": security.tls_client_key,
+    }
+    with dask.config.set(tls):
+        yield own_cluster.scheduler_address
+
+
+@pytest.fixture
+def client(own_cluster):
     """Everything that Dask computes meanwhile is computed by the workers."""
-    with Client(cluster) as own:
+    with Client(own_cluster) as own:
         own.wait_for_workers(2)
         yield own
 
@@ -113,7 +130,8 @@ def test_a_worker_is_killed_in_the_middle(client, tmp_path):
     lazy = dpc.replay_panel(chunked.copy(data=chunked.data.map_blocks(fatal, dtype=float)), dpc.Exact(), LEVELS)
     begin(lazy, tmp_path / "panel.zarr")
     regions = dict(enumerate(regions_of(lazy, ["series"])))
-    done = list(write_regions(lazy, tmp_path / "panel.zarr", regions, client))
+    done = []
+    write_regions(lazy, tmp_path / "panel.zarr", regions, client, done.append)
     assert sorted(done) == list(range(20))
     client.wait_for_workers(2, timeout=60)
     assert victim not in client.run(os.getpid).values()
@@ -143,7 +161,7 @@ def test_workers_that_are_lost_again_and_again(error, tmp_path, monkeypatch):
     monkeypatch.setattr(distributed, "as_completed", lambda futures: futures)
     nobody = types.SimpleNamespace(compute=lambda tasks: [lost], cancel=cancelled.append)
     with pytest.raises(OSError, match=r"workers were lost, again and again.*enough memory"):
-        list(write_regions(lazy, tmp_path / "panel.zarr", {0: {"series": slice(0, 2)}}, nobody))
+        write_regions(lazy, tmp_path / "panel.zarr", {0: {"series": slice(0, 2)}}, nobody, print)
     assert cancelled == [[lost]]
 
 
@@ -166,7 +184,7 @@ def test_the_command_on_a_cluster_that_exists(out, run, cluster, tmp_path):
     frame = table()
     parquet(frame, tmp_path / "scores")
     given = ["scores", "--id", "store", "--time", "day", "--score", "residual", "--levels", "0.5,0.9"]
-    code, said, _ = run(*given, "--scheduler", cluster.scheduler_address, "--out", out)
+    code, said, _ = run(*given, "--scheduler", cluster, "--out", out)
     assert code == 0
     assert "23 series of up to 12 rounds" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([out, "scores"])
@@ -176,7 +194,7 @@ def test_the_command_on_a_cluster_that_exists(out, run, cluster, tmp_path):
         pd.testing.assert_frame_equal(rows, dpc.panel.to_long(wanted, array), check_dtype=False)
     else:
         assert_stored(xr.open_dataset(out, engine="zarr" if out.endswith("zarr") else "h5netcdf"), wanted)
-    code, _, complaint = run(*given, "--scheduler", cluster.scheduler_address, "--out", out)
+    code, _, complaint = run(*given, "--scheduler", cluster, "--out", out)
     assert code == 2
     assert "exists: remove it" in complaint
 
@@ -185,38 +203,39 @@ def test_arrays_with_gaps_and_other_options(run, cluster, tmp_path):
     array = scores(10).where(lambda s: s.time + s.series < 30).assign_coords(week=("time", np.arange(30) // 7))
     array.to_dataset().to_zarr(tmp_path / "scores.zarr", zarr_format=2)
     given = ["scores.zarr", "--learner", "aci", "--levels", "0.9", "--keep", "summary", "--out", "out/panel.zarr"]
-    code, _, complaint = run(*given, "--scheduler", cluster.scheduler_address)
+    code, _, complaint = run(*given, "--scheduler", cluster)
     assert code == 2
     assert "scores at series=" in complaint
     assert "is nan" in complaint
     assert not (tmp_path / "out").exists()
-    code, _, _ = run(*given, "--missing", "--scheduler", cluster.scheduler_address)
+    code, _, _ = run(*given, "--missing", "--scheduler", cluster)
     assert code == 0
     wanted = dpc.replay_panel(array, dpc.ACI([0.9]), [0.9], mask=array.isnull(), keep="summary")
     stored = xr.open_zarr(tmp_path / "out/panel.zarr")
     assert_stored(stored, wanted)
-    code, _, _ = run("scores.zarr", "--missing", "--scheduler", cluster.scheduler_address)
+    code, _, _ = run("scores.zarr", "--missing", "--scheduler", cluster)
     assert code == 0
     np.testing.assert_array_equal(xr.open_zarr(tmp_path / "panel.zarr").week, array.week)
 
 
-def test_an_interrupted_command_goes_on(run, cluster, tmp_path, monkeypatch):
+@pytest.mark.parametrize("on_cluster", [True, False])
+def test_an_interrupted_command_goes_on(on_cluster, run, cluster, tmp_path, monkeypatch):
     frame = table()
     parquet(frame, tmp_path / "scores")
     given = ["scores", "--id", "store", "--time", "day", "--score", "residual", "--levels", "0.5,0.9"]
-    given += ["--scheduler", cluster.scheduler_address]
-    written, real = [], command.write_regions
+    given += ["--scheduler", cluster] * on_cluster
+    done, real = [], command.write_regions
 
-    def noted(panel, path, regions, client):
-        for number in real(panel, path, regions, client):
-            written.append((path.name, number))
-            yield number
+    def noted(panel, path, regions, client, written):
+        real(panel, path, regions, client, lambda number: (done.append((path.name, number)), written(number)))
 
-    def stopped(panel, path, regions, client):
-        for number in noted(panel, path, regions, client):
-            if path.name.startswith("panel") and len(written) == before + 3:
+    def stopped(panel, path, regions, client, written):
+        def until(number):
+            if path.name.startswith("panel") and len(done) == before + 3:
                 raise KeyboardInterrupt
-            yield number
+            written(number)
+
+        noted(panel, path, regions, client, until)
 
     before = 8  # chunks of the table, which are read first
     monkeypatch.setattr(command, "write_regions", stopped)
@@ -228,20 +247,21 @@ def test_an_interrupted_command_goes_on(run, cluster, tmp_path, monkeypatch):
     code, _, complaint = run(*given, "--learner", "erm", "--resume")
     assert code == 2
     assert "the unfinished run has --learner" in complaint
-    first, written[:] = {number for name, number in written[:-1] if name.startswith("panel")}, []
+    first, done[:] = {number for name, number in done[:-1] if name.startswith("panel")}, []
     code, _, _ = run(*given, "--resume")
     assert code == 0
-    assert all(name.startswith("panel") for name, _ in written)  # nothing was read again
-    assert {number for _, number in written} == set(range(8)) - first
+    assert all(name.startswith("panel") for name, _ in done)  # nothing was read again
+    assert {number for _, number in done} == set(range(8)) - first
     assert_stored(xr.open_zarr(tmp_path / "panel.zarr"), expected(frame)[1])
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on(tmp_path):
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+def test_a_killed_command_goes_on(workers, tmp_path):
     frame = table(64, 400)
     parquet(frame, tmp_path / "scores")
     words = [sys.executable, "-m", "dpconformal", "panel", "scores", "--id", "store", "--time", "day"]
-    words += ["--score", "residual", "--levels", "0.5,0.9", "--workers", "2"]
+    words += ["--score", "residual", "--levels", "0.5,0.9", *workers]
     quiet = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = subprocess.Popen(words, **quiet)
     work, deadline = tmp_path / ".panel.zarr/.unfinished", time.monotonic() + 120
@@ -278,6 +298,76 @@ def test_what_the_command_refuses(run, tmp_path, monkeypatch):
 
 
 def test_dask_goes_back_to_what_it_was(cluster):
-    with clusters.cluster(cluster.scheduler_address, None) as client:
+    with clusters.cluster(cluster, None) as client:
         assert dask.base.get_scheduler() == client.get
+    with clusters.cluster(None, None) as client:
+        assert client is None
+        assert dask.base.get_scheduler() == dask.threaded.get
     assert dask.base.get_scheduler() is None
+
+
+def test_without_a_cluster_no_port_is_opened(run, tmp_path, monkeypatch):
+    """A port of Dask's on the loopback lets every user of the machine run code as this one."""
+    parquet(table(), tmp_path / "scores")
+
+    def listen(self, *_):
+        raise AssertionError(f"something listens at {self.getsockname()}")
+
+    monkeypatch.setattr(socket.socket, "listen", listen)
+    for words in (["--out", "panel.zarr"], ["--out", "tables", "--learner", "erm"]):
+        assert run("scores", "--id", "store", "--time", "day", "--score", "residual", *words)[0] == 0
+
+
+@pytest.mark.parametrize("stranger", ["tcp", "tls"])
+def test_workers_are_for_whom_they_were_started(stranger, own_cluster):
+    """Neither without a certificate nor with one of one's own: who is let in can run code."""
+    address = own_cluster.scheduler_address
+    assert address.startswith("tls://127.0.0.1:")
+    known = [worker["nanny"] for worker in own_cluster.scheduler_info["workers"].values()]
+    known += list(own_cluster.scheduler_info["workers"])
+    security = Security.temporary() if stranger == "tls" else None
+    for each in (own_cluster.scheduler_address, *known):
+        at = each.replace("tls", stranger)
+        with pytest.raises(OSError, match=r"Timed out|closed|certificate|before comm was established"):
+            Client(at, security=security, timeout=2)
+        with pytest.raises(OSError, match=r"Timed out|closed|certificate|before comm was established"):
+            asyncio.run(identity(at, security))
+
+
+async def identity(address, security):
+    """Ask a scheduler, a worker or a nanny who it is."""
+    arguments = {} if security is None else security.get_connection_args("client")
+    async with distributed.core.rpc(address, connection_args=arguments, timeout=2) as remote:
+        return await remote.identity()
+
+
+def test_who_has_the_certificate_is_let_in(own_cluster):
+    """Or the test before this one would hold for addresses where nobody is."""
+    workers = own_cluster.scheduler_info["workers"]
+    for address in (own_cluster.scheduler_address, *workers, *(one["nanny"] for one in workers.values())):
+        assert "id" in asyncio.run(identity(address, own_cluster.security))
+
+
+def test_what_workers_unpickle_is_in_a_folder_of_this_user_alone(client):
+    def modes(dask_worker):
+        place = pathlib.Path(dask_worker.local_directory)
+        return place.parent.parent.stat().st_mode & 0o777
+
+    assert set(client.run(modes).values()) == {0o700}
+
+
+def test_the_pages_of_dask_are_not_there(own_cluster):
+    """They tell what is computed, and lead on to other addresses of the machine."""
+    for path in ("/status", "/info/main/workers.html", "/proxy/80/127.0.0.1/"):
+        asked = http.client.HTTPConnection("127.0.0.1", own_cluster.scheduler.http_server.port, timeout=5)
+        asked.request("GET", path)
+        assert asked.getresponse().status == 404
+        asked.close()
+
+
+def test_workers_need_what_makes_certificates(run, tmp_path, monkeypatch):
+    parquet(table(5), tmp_path / "scores")
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    code, _, complaint = run("scores", "--workers", 1)
+    assert code == 2
+    assert "--workers needs the package cryptography" in complaint

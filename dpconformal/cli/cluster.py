@@ -1,30 +1,40 @@
-"""Who works on a panel: a cluster that exists, or the cores of this machine."""
+"""Who works on a panel: threads of this process, processes of this machine, or a cluster that exists."""
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dpconformal.offline.workers import cores
 
 SECONDS = 20  # to wait for a scheduler, and for its first worker
+# Whoever reaches a port of Dask's can run code here. Between processes it asks for a certificate that is made for the
+# run and is in no file; its pages, which ask for none, are left out.
+PRIVATE = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    # Dask has workers give memory back to the system at once, and ask for it again for the next chunk: a third slower.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**30,
+}
 
 
 @contextlib.contextmanager
 def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
     """
-    Connect to a cluster, or start one of processes on this machine.
+    Have Dask work in threads of this process, or connect to a cluster, or start one of processes on this machine.
 
     Parameters
     ----------
     scheduler : str, optional
-        Address of a Dask scheduler, such as ``tcp://10.0.0.1:8786``.
+        Address of a Dask scheduler, such as ``tls://10.0.0.1:8786``.
     workers : int, optional
-        Processes to start; as many as there are cores by default.
+        Processes to start.
 
     Yields
     ------
-    distributed.Client
-        The connection; what was started is stopped in the end.
+    distributed.Client or None
+        The connection; None: threads, as many as cores, and no port. What was started is stopped in the end.
 
     Raises
     ------
@@ -35,7 +45,7 @@ def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
     """
     try:
         import dask
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ImportError as error:
         raise ImportError("panels need Dask: pip install 'dpconformal[panel]'") from error
     if scheduler is not None and workers is not None:
@@ -52,17 +62,36 @@ def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
             ) from None
         with client:
             yield client
-        return
-    # Dask has workers give memory back to the system at once, and ask for it again for the next chunk: a third slower.
-    keep_memory = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**30}
+    elif workers is None:
+        with ThreadPoolExecutor(cores()) as pool, dask.config.set(scheduler="threads", pool=pool):
+            yield None
+    else:
+        with processes(workers) as own, Client(own) as client:
+            yield client
+
+
+@contextlib.contextmanager
+def processes(workers: int) -> Iterator[Any]:
+    """Start a cluster of processes on this machine, which lets in nobody but its own clients."""
+    import dask
+    from distributed import LocalCluster, Security
+
+    try:
+        security = Security.temporary()
+    except ImportError as error:
+        raise ImportError("--workers needs the package cryptography: pip install 'dpconformal[panel]'") from error
     with (
-        dask.config.set(keep_memory),
-        LocalCluster(  # one task a process: a task keeps one core busy
-            n_workers=cores() if workers is None else workers,
-            threads_per_worker=1,
+        dask.config.set(PRIVATE),
+        tempfile.TemporaryDirectory() as folder,  # of this user alone: what workers spill to it, they unpickle
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,  # a task keeps one core busy
+            host="127.0.0.1",
+            security=security,
+            local_directory=folder,
             dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
             silence_logs=50,
         ) as own,
-        Client(own) as client,
     ):
-        yield client
+        yield own

@@ -31,8 +31,9 @@ def main() -> None:
     try:
         with stopped_at_once("stopped"):
             app()
-    except (ValueError, ImportError, OSError) as error:
-        Console(stderr=True).print(Text.assemble(("error: ", "red"), str(error)), soft_wrap=True)
+    except (ValueError, ImportError, OSError, MemoryError) as error:
+        said = str(error) or "out of memory"
+        Console(stderr=True).print(Text.assemble(("error: ", "red"), said), soft_wrap=True)
         raise SystemExit(2) from None
 
 

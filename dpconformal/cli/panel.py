@@ -17,6 +17,7 @@ from dpconformal.cli.methods import make_learners
 from dpconformal.cli.unfinished import numbers_of, unfinished
 from dpconformal.experiments.progress import track
 from dpconformal.inputs import exactly
+from dpconformal.panel.arrays import open_arrays
 from dpconformal.panel.opening import counts_of, described, dimension_of_time, in_chunks, is_long, open_panel
 from dpconformal.panel.storing import begin, check_free, regions_of, save_panel, write_regions
 from dpconformal.tables import number, table
@@ -44,17 +45,17 @@ def panel(
     window: options.Window = None,
     keep: Annotated[str, typer.Option(help="all: thresholds and metrics; summary: metrics only.")] = "all",
     scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask scheduler.", show_default="a cluster of this machine's cores")
+        str | None, typer.Option(help="Address of a Dask scheduler.", show_default="none: this machine")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes to start.", show_default="one a core")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes to start.", show_default="threads, one a core")] = None,
     resume: options.Resume = False,
     out: Annotated[Path, typer.Option(help="What to write: .zarr, .nc, or a folder for Parquet.")] = Path("panel.zarr"),
 ) -> None:
     """
-    Run a learner over every series of a panel, chunk by chunk, on many processes or machines.
+    Run a learner over every series of a panel, chunk by chunk, in threads, processes or on many machines.
 
-    A worker that dies is replaced by another; a run that is interrupted goes on with --resume. On several machines,
-    SCORES and --out must be places that all of them see.
+    A worker process that dies is replaced by another; a run that is interrupted goes on with --resume. On several
+    machines, SCORES and --out must be places that all of them see. Whoever reaches the scheduler can run code as you.
 
     Example: dpconformal panel scores/ --id store --time day --score residual --levels 0.5,0.9 --out panel.zarr
     """
@@ -95,7 +96,7 @@ def panel(
         result = dpc.replay_panel(array, made, asked, dim=dim, mask=mask, keep=keep)
         place = work / f"panel-{_token(work)}.zarr"
         _written(result, [str(name) for name in array.dims if name != dim], place, client, "replaying")
-        stored = _opened(place)
+        stored = open_arrays(place)
         console.print(_shown(stored, learner, source.name, *counts_of(array, dim)))
         _finish(stored, place, out, array if out.suffix == "" else None)
     with contextlib.suppress(OSError):
@@ -113,7 +114,7 @@ def _staged(source: Path, id: str, time: str, score: str, size: int, work: Path,
         array = open_panel(source, id, time, score, size)
         _written(array.to_dataset(name=score), [id], place, client, "reading")
         whole.touch()
-    return in_chunks(_opened(place)[score], "round", size)
+    return in_chunks(open_arrays(place)[score], "round", size)
 
 
 def _written(data: Any, dims: list[str], place: Path, client: Any, what: str) -> None:
@@ -127,16 +128,16 @@ def _written(data: Any, dims: list[str], place: Path, client: Any, what: str) ->
     regions = dict(enumerate(regions_of(data, dims)))
     left = {number: region for number, region in regions.items() if f"{number}\n" not in done}
     with notes.open("a") as file:
-        finished = write_regions(data, place, left, client)
-        for _ in track(range(len(left)), what):
-            file.write(f"{next(finished)}\n")
+        bar: Any = track(range(len(left)), what)
+        next(bar, None)  # it shows
+
+        def written(number: int) -> None:
+            file.write(f"{number}\n")
             file.flush()
+            next(bar, None)
 
-
-def _opened(place: Path) -> Any:
-    import xarray as xr
-
-    return xr.open_zarr(place)
+        with contextlib.closing(bar):
+            write_regions(data, place, left, client, written)
 
 
 def _token(work: Path) -> str:

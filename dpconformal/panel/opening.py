@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpconformal.panel.arrays import open_arrays
 from dpconformal.panel.gathering import NUMBERS, gathered, series_of_a_chunk
+from dpconformal.panel.layouts import is_zarr
 from dpconformal.panel.rows import ROUND, Columns, named
 
 if TYPE_CHECKING:
@@ -49,7 +51,9 @@ def open_panel(
     Raises
     ------
     ValueError
-        If there is nothing of the kind there; for long tables, naming series and time of what is refused.
+        If there is nothing of the kind there; for long tables, naming series and time of what is refused. Of a Zarr
+        store or a NetCDF file, naming the array if it has a dtype or codec that is not read; and when a chunk is read
+        that is damaged, naming the chunk.
 
     Examples
     --------
@@ -90,7 +94,7 @@ def is_long(path: Path) -> bool:
     ValueError
         If it is neither.
     """
-    if path.suffix in ARRAYS or _is_zarr(path):
+    if path.suffix in ARRAYS or is_zarr(path):
         return False
     if path.suffix == ".parquet" or (path.is_dir() and _files(path)):
         return True
@@ -124,10 +128,6 @@ def in_chunks(scores: "xr.DataArray", time: str, numbers: int) -> "xr.DataArray"
     return scores.chunk(sizes)
 
 
-def _is_zarr(path: Path) -> bool:
-    return path.is_dir() and any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zmetadata"))
-
-
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
@@ -141,12 +141,7 @@ def _natural(name: str) -> list[Any]:
 
 
 def _variable(path: Path, score: str, time: str) -> Any:
-    import xarray as xr
-
-    engine: Any = {"engine": "h5netcdf"}
-    if _is_zarr(path):
-        engine = {"engine": "zarr", "consolidated": (path / ".zmetadata").exists()}
-    data = xr.open_dataset(path, chunks={}, **engine)
+    data = open_arrays(path)
     if score not in data:
         raise ValueError(f"{score!r} is no variable of {path}: it has {', '.join(map(repr, data.data_vars)) or 'none'}")
     scores = data[score]

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,11 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
     if path.suffix == ".zarr":
         begin(panel, path, compute=True)
     elif path.suffix == ".nc":
-        panel.drop_encoding().to_netcdf(path, engine="h5netcdf")
+        numbers = {n: v.chunks for n, v in panel.variables.items() if v.dtype.kind in "biufMm" and v.size and v.ndim}
+        encoding = {
+            n: {"fletcher32": True} | ({"chunksizes": tuple(map(max, c))} if c else {}) for n, c in numbers.items()
+        }
+        panel.drop_encoding().to_netcdf(path, engine="h5netcdf", encoding=encoding)
     else:
         _tables(panel, path, scores)
 
@@ -92,7 +96,7 @@ def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
     compute : bool
         Whether to write the rest, too.
     """
-    from numcodecs import Blosc  # type: ignore[import-untyped]
+    from numcodecs import CRC32C, Blosc, VLenUTF8, Zstd
 
     uneven = {name: max(own) for name, own in panel.chunksizes.items() if {*own[:-1], max(own)} != {own[0]}}
     panel = panel.chunk(uneven) if uneven else panel
@@ -100,8 +104,14 @@ def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
     panel = panel.assign_coords(shared)  # which belong to no region, or to all
     lazy = {name: variable.chunks for name, variable in panel.variables.items() if variable.chunks}
     encoding: Any = {name: {"chunks": tuple(map(max, chunks))} for name, chunks in lazy.items()}
-    if "thresholds" in panel:  # which are scores that come again and again: faster than no compression at all
-        encoding.setdefault("thresholds", {})["compressors"] = [Blosc("lz4", shuffle=Blosc.NOSHUFFLE)]
+    # xarray reads text as a dtype that it writes in another way than the text of others.
+    panel = panel.assign_coords({name: c.astype(object) for name, c in panel.coords.items() if c.dtype.kind == "T"})
+    for name, variable in panel.variables.items():
+        # Thresholds are scores that come again and again: faster than no compression at all.
+        compressor = Blosc("lz4", shuffle=Blosc.NOSHUFFLE) if name == "thresholds" else Zstd()
+        # The checksum is the last filter, of what is in the file; format 2 has no place for it behind a compressor.
+        filters = [VLenUTF8()] * (variable.dtype.kind == "O") + [compressor, CRC32C()]
+        encoding.setdefault(name, {}).update(filters=filters, compressors=None)
     # Format 2: format 3 has neither consolidated metadata nor text labels that every reader knows.
     whole: Any = panel.drop_encoding()
     whole.to_zarr(path, mode="w", compute=compute, encoding=encoding, zarr_format=2)
@@ -129,7 +139,9 @@ def regions_of(panel: "xr.Dataset", dims: list[str]) -> list[Region]:
     return [dict(zip(dims, region, strict=True)) for region in itertools.product(*slices)]
 
 
-def write_regions(panel: "xr.Dataset", path: Path, regions: Mapping[int, Region], client: Any) -> Iterator[int]:
+def write_regions(
+    panel: "xr.Dataset", path: Path, regions: Mapping[int, Region], client: Any, written: Callable[[int], None]
+) -> None:
     """
     Compute regions of a lazy panel, each by a task that writes it into the store.
 
@@ -141,13 +153,10 @@ def write_regions(panel: "xr.Dataset", path: Path, regions: Mapping[int, Region]
         The store, begun; where all workers can write.
     regions : mapping of int to region
         What to write.
-    client : distributed.Client
-        Who works.
-
-    Yields
-    ------
-    int
-        The number of each region, when it is written.
+    client : distributed.Client or None
+        Who works; None: the scheduler that Dask is set to, in this process.
+    written : callable
+        Called with the number of each region, when it is written.
 
     Notes
     -----
@@ -155,7 +164,7 @@ def write_regions(panel: "xr.Dataset", path: Path, regions: Mapping[int, Region]
     worker, and the result is the same.
     """
     import dask
-    from distributed import CancelledError, KilledWorker, as_completed
+    from dask.callbacks import Callback
 
     write, tasks = dask.delayed(_write), []
     along = {dim for region in regions.values() for dim in region}
@@ -164,10 +173,27 @@ def write_regions(panel: "xr.Dataset", path: Path, regions: Mapping[int, Region]
         own = panel.isel(region)
         values = {name: (own[name].dims, own[name].data) for name in lazy}
         tasks.append(write(str(path), region, number, values))
+    if client is not None:
+        _on_cluster(tasks, client, written)
+        return
+    numbers = {task.key: number for task, number in zip(tasks, regions, strict=True)}
+
+    def finished(key: Any, *_: Any) -> None:
+        if key in numbers:
+            written(numbers[key])
+
+    with Callback(posttask=finished):
+        dask.compute(*tasks)
+
+
+def _on_cluster(tasks: list[Any], client: Any, written: Callable[[int], None]) -> None:
+    """Have the workers of a cluster do tasks that return their numbers."""
+    from distributed import CancelledError, KilledWorker, as_completed
+
     futures = client.compute(tasks)
     try:
         for future in as_completed(futures):
-            yield future.result()
+            written(future.result())
             future.release()
     except (CancelledError, KilledWorker) as error:
         why = "workers were lost, again and again, or the scheduler was: do they have enough memory?"

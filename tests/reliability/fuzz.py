@@ -59,9 +59,9 @@ def _tried(target, rng, clear):
 
 def main():
     """Go through the targets."""
-    from . import fuzz_calls, fuzz_files
+    from . import fuzz_calls, fuzz_files, fuzz_panels
 
-    targets = fuzz_files.TARGETS | fuzz_calls.TARGETS
+    targets = fuzz_files.TARGETS | fuzz_calls.TARGETS | fuzz_panels.TARGETS
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=1000, help="inputs for each target")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="time for each target, at most")
