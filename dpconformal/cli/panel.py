@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import dpconformal as dpc
 from dpconformal.checkpoints.atomic import write_whole
@@ -19,7 +18,7 @@ from dpconformal.experiments.progress import track
 from dpconformal.inputs import exactly
 from dpconformal.panel.opening import counts_of, described, dimension_of_time, in_chunks, is_long, open_panel
 from dpconformal.panel.storing import begin, check_free, regions_of, save_panel, write_regions
-from dpconformal.tables import number, table
+from dpconformal.tables import Terminal, number, table
 
 _CHUNK = 2**23  # thresholds of a chunk, about: 64 MB
 
@@ -59,7 +58,7 @@ def panel(
     Example: dpconformal panel scores/ --id store --time day --score residual --levels 0.5,0.9 --out panel.zarr
     """
     options.use_float64()
-    console = Console()
+    console = Terminal()
     asked = options.read_levels(levels)
     said = options.settings(ends, prior, bins, discount, concentration, window)
     if "," in learner:

@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 
 import dpconformal as dpc
 from dpconformal.cli.stopping import stopped_at_once
 from dpconformal.files.reading import is_stream
 from dpconformal.files.staging import Unwritable, made, refused
 from dpconformal.files.working_folder import WorkingFolder
+from dpconformal.tables import Terminal
 
 FOLDER = ".unfinished"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -155,4 +155,4 @@ def _difference(name: str, before: Any, now: Any) -> str:
 
 
 def _say(what: str) -> None:
-    Console(stderr=True).print(what, highlight=False, markup=False, soft_wrap=True)
+    Terminal(stderr=True).print(what, highlight=False, markup=False, soft_wrap=True)
