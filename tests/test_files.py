@@ -340,22 +340,21 @@ def test_many_columns_of_parquet_take_no_longer_each(tmp_path):
     assert time.process_time() - start < 4
 
 
-# Would find scores that come out shifted: by a group that claims to have no rows, which was passed over and then read.
-def test_a_parquet_group_that_contradicts_its_columns_is_refused(tmp_path):
-    path = tmp_path / "damaged.parquet"
+# Would find scores that come out shifted: a group that claims to have no rows was passed over, and Arrow read it.
+def test_damaged_parquet_is_read_as_arrow_reads_it_or_refused(tmp_path):
+    path, read = tmp_path / "damaged.parquet", []
     pq.write_table(pa.table({"score": [1.0, 2.0, 3.0]}), path, row_group_size=1, compression=None)
-    data, refused = path.read_bytes(), 0
+    data = path.read_bytes()
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    for k in range(footer, len(data) - 8):  # wherever the numbers of rows are, one of them becomes 0
-        if data[k] == 2:  # 1, as Thrift writes it
+    for k in range(footer, len(data) - 8):
+        if data[k] == 2:  # 1, as Thrift writes it: among others the numbers of rows become 0
             path.write_bytes(data[:k] + b"\0" + data[k + 1 :])
             try:
-                found = read_scores(path).scores[0].tolist()
-            except ValueError as error:
-                refused += "claims 0 rows, and its columns do not" in str(error)
-            else:
-                assert found == pq.ParquetFile(path).read()["score"].to_pylist()
-    assert refused
+                read.append(read_scores(path).scores[0].tolist())
+            except ValueError:
+                continue
+            assert read[-1] == pq.ParquetFile(path).read()["score"].to_pylist()
+    assert [1.0, 2.0] in read
 
 
 # Would find that a column, which is one series or none that could be learned from, is read as a million series.
