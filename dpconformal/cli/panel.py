@@ -86,7 +86,7 @@ def panel(
         "--keep": keep,
     }
     beside = out.with_name(f".{out.name}")  # what is being written is not to be taken for a result
-    with unfinished(beside, job, resume) as work, cluster(scheduler, workers) as client:
+    with unfinished(beside, job, resume, hidden=True) as work, cluster(scheduler, workers) as client:
         size = max(_CHUNK // len(asked), 1)
         array = _staged(source, id, time, score, size, work, client)
         dim = dimension_of_time(array, time)

@@ -25,7 +25,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 @contextlib.contextmanager
-def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
+def unfinished(out: Path, job: dict[str, Any], resume: bool, hidden: bool = False) -> Iterator[Path]:
     """
     Hold a folder for the work of a command, from its start to its results.
 
@@ -37,6 +37,8 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
         All that the results depend on, as JSON can hold it.
     resume : bool
         Whether to go on with what an earlier run of the same job left; otherwise it is dropped.
+    hidden : bool
+        Whether ``out`` is a folder of ours as well, and must be no link.
 
     Yields
     ------
@@ -51,7 +53,7 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
         On Ctrl-C, with code 130 and a word on how to go on.
     """
     job = json.loads(json.dumps(job | {"dpconformal": dpc.__version__, "jax": jax.__version__}))
-    with made(out):
+    with made(out, hidden):
         try:
             place = WorkingFolder(out / FOLDER)
         except OSError as error:
