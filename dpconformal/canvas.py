@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from dpconformal.visible import visible
+
+LONGEST = 100  # characters of a name in a picture
 INK, FAINT = "#222222", "#9aa0a6"
 OURS = "#c2410c"
 # One colour a method in every picture; ours is the warm one.
@@ -60,6 +63,29 @@ def quiet(ax: Any) -> Any:
     ax.spines[["left", "bottom"]].set_color(FAINT)
     ax.tick_params(colors=INK)
     return ax
+
+
+def as_label(name: Any) -> str:
+    r"""
+    Write a name for matplotlib, which takes what stands between dollars for a formula.
+
+    Parameters
+    ----------
+    name : str
+        Of a series or a learner, or anything that is to be read as it stands.
+
+    Returns
+    -------
+    str
+        One line; of a long name the beginning, and three dots.
+
+    Examples
+    --------
+    >>> print(as_label("in $, or in €\n"))
+    in \$, or in €\n
+    """
+    text = visible(str(name)).replace("\n", r"\n")
+    return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…").replace("$", r"\$")
 
 
 def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, Any]:

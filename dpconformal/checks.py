@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.xla_bridge import backends_are_initialized  # nothing public tells without initializing them
 from jaxtyping import Array
 
 # Whatever numpy.asarray takes: lists, numbers, NumPy and JAX arrays, pandas and xarray objects.
@@ -28,7 +29,21 @@ MOST_PLACES = 2**28  # two gigabytes; 2³¹ of them could not be numbered
 Scalar = Any
 
 
-_owner: int | None = None  # the process that used JAX first
+_had_run = _lost_threads = False  # whether JAX had run before a fork; and whether this process came out of such a fork
+
+
+def _before_fork() -> None:
+    global _had_run
+    _had_run = backends_are_initialized()
+
+
+def _after_fork() -> None:
+    global _lost_threads
+    _lost_threads = _lost_threads or _had_run
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 def check_not_forked() -> None:
@@ -44,13 +59,10 @@ def check_not_forked() -> None:
     --------
     >>> check_not_forked()
     """
-    global _owner
-    process = os.getpid()
-    _owner = process if _owner is None else _owner
-    if _owner != process:
+    if _lost_threads:
         raise RuntimeError(
-            "this process was forked from one that had used JAX, and would wait forever for threads that it does not "
-            "have: start processes with multiprocessing.get_context('spawn'), or use threads"
+            "this process was forked from one in which JAX had run, and would wait forever for threads that it does "
+            "not have: start processes with multiprocessing.get_context('spawn'), or use threads"
         )
 
 
@@ -158,6 +170,7 @@ def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
     ValueError
         If the values are not real numbers.
     """
+    check_not_forked()  # here, for everything that is given numbers comes by
     if isinstance(values, np.ma.MaskedArray):
         remedy = (
             f"pass {name}.data and mask={name}.mask to replay"

@@ -118,13 +118,11 @@ def run_demo(out: str | os.PathLike[str] = "results/demo", cache: bool = False) 
     cache : bool
         Whether to keep compiled programs on disk, so that the next run starts faster.
     """
-    from rich.console import Console
-
     from dpconformal.files.staging import staged
 
     if cache:
         dpc.compilation_cache()
-    console = Console()
+    console = tables.Terminal()
     stream = market()
     first, last = (str(day)[:10] for day in stream.dates[[0, -1]])
     console.print(

@@ -13,7 +13,6 @@ from dpconformal.checks import (
     Numbers,
     Scalar,
     as_numbers,
-    check_not_forked,
     complain_at,
     is_subnormal,
     is_traced,
@@ -61,7 +60,6 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
     ValueError
         For NaN, infinite or out-of-support scores.
     """
-    check_not_forked()
     array = as_numbers(name, values)
     dtype = float_dtype(array)
     if isinstance(array, jax.core.Tracer):
@@ -198,7 +196,6 @@ def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array
     ValueError
         For NaN or levels outside [0, 1].
     """
-    check_not_forked()
     array = as_numbers(name, values)
     dtype = dtype or float_dtype(array)
     if isinstance(array, jax.core.Tracer):

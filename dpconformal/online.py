@@ -81,7 +81,8 @@ class Online:
         self._lock = threading.RLock()  # an update reads the state, and writes it later
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        with self._lock:  # all of the same moment
+            return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         vars(self).update(values, _lock=threading.RLock())  # a copy has a lock of its own

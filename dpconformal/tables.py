@@ -1,6 +1,5 @@
-"""What is shown in a terminal: tables of 80 columns, and text from files without its control characters."""
+"""What is shown in a terminal: tables of 80 columns, and text that is shown and never obeyed."""
 
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,35 +9,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-_ACTS = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters that act, and are not seen
-
-
-def visible(text: str) -> str:
-    r"""
-    Write out the characters of a text that a terminal would obey.
-
-    Parameters
-    ----------
-    text : str
-        From a file, say.
-
-    Returns
-    -------
-    str
-        The same with escape sequences, changes of direction and the like written as ``\x1b``. Ends of lines stay.
-
-    Examples
-    --------
-    >>> print(visible("a\x1b[2J, b\u202e"))
-    a\x1b[2J, b\u202e
-    """
-    if text.isprintable():
-        return text
-    return "".join(repr(sign)[1:-1] if sign != "\n" and unicodedata.category(sign) in _ACTS else sign for sign in text)
+from dpconformal.visible import visible
 
 
 class Terminal(Console):
-    """A console that shows text, and never obeys it."""
+    """The console of all commands: text goes to the terminal through here, and no character of it is obeyed."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, emoji=False)  # a name may hold :art:
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Render text of whatever origin."""

@@ -121,3 +121,15 @@ def test_monotone_on_a_card_means_a_belief():
     assert "ACI" in repr(dpc.learners())
     with pytest.raises(KeyError, match="the learners are Exact"):
         dpc.learners()["aci"]
+
+
+def test_the_tests_that_hold_promises_are_there():
+    """Would find a promise whose test was renamed or taken away."""
+    named, there = set(), {path.name for path in (ROOT / "tests").rglob("*.py")}
+    for page in ("SECURITY", "reliability"):
+        named |= set(re.findall(r"\btest_\w+(?:\.py)?", (ROOT / "docs" / f"{page}.md").read_text()))
+    there |= {
+        name for path in (ROOT / "tests").glob("test_*.py") for name in re.findall(r"def (\w+)", path.read_text())
+    }
+    assert len(named) > 20
+    assert not named - there

@@ -1,8 +1,11 @@
 """Files of scores: what is read, and what is said of those that cannot be; results appear whole or not at all."""
 
+import csv
 import functools
 import io
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpconformal.files import parquet, read_scores, several, staged, tables
+from dpconformal.files import open_scores, parquet, read_scores, several, staged, tables
+from dpconformal.files import text as text_module
+from dpconformal.files.text import Text
 
 
 def within(low, high):
@@ -311,3 +316,116 @@ def test_results_appear_whole_or_not_at_all(tmp_path):
         write_both()
     assert (folder / "a.txt").read_text() == "a"
     assert not list(folder.glob(".unfinished*"))
+
+
+# Would find that a name is looked for among all those before it: 60,000 columns took a minute.
+@pytest.mark.parametrize("last", ["c0", "c60000"])
+def test_many_columns_take_no_longer_each(last, tmp_path):
+    names = [f"c{k}" for k in range(60_000)] + [last]
+    header, start = ",".join(names), time.process_time()
+    text = Text("many", lambda: io.BytesIO(f"{header}\n".encode()))
+    if last == "c0":
+        with pytest.raises(ValueError, match="line 1: two columns are called 'c0'; rename one"):
+            text.names()
+    else:
+        assert text.names() == names
+    assert time.process_time() - start < 5
+
+
+# The same of Parquet, where each look at a name made a list of all names: 8 s.
+def test_many_columns_of_parquet_take_no_longer_each(tmp_path):
+    pq.write_table(pa.table({f"c{k}": pa.array([0.5]) for k in range(15_000)}), tmp_path / "many.parquet")
+    start = time.process_time()
+    open_scores(tmp_path / "many.parquet", column="c7", lone=True)
+    assert time.process_time() - start < 4
+
+
+# Would find scores that come out shifted: a group that claims to have no rows was passed over, and Arrow read it.
+def test_damaged_parquet_is_read_as_arrow_reads_it_or_refused(tmp_path):
+    path, read = tmp_path / "damaged.parquet", []
+    pq.write_table(pa.table({"score": [1.0, 2.0, 3.0]}), path, row_group_size=1, compression=None)
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    for k in range(footer, len(data) - 8):
+        if data[k] == 2:  # 1, as Thrift writes it: among others the numbers of rows become 0
+            path.write_bytes(data[:k] + b"\0" + data[k + 1 :])
+            try:
+                read.append(read_scores(path).scores[0].tolist())
+            except ValueError:
+                continue
+            assert read[-1] == pq.ParquetFile(path).read()["score"].to_pylist()
+    assert [1.0, 2.0] in read
+
+
+# Would find that a column, which is one series or none that could be learned from, is read as a million series.
+def test_a_column_vector_is_refused_before_it_is_read(tmp_path):
+    np.save(tmp_path / "column.npy", np.full((2**20, 1), 0.5))
+    start = time.process_time()
+    with pytest.raises(ValueError, match=r"has shape \(1048576, 1\), a column: of one series save array\[:, 0\]"):
+        read_scores(tmp_path / "column.npy")
+    assert time.process_time() - start < 1
+
+
+# Would find that short series are read one at a time, each with a call of its own.
+def test_short_series_of_an_array_are_read_many_at_a_time(tmp_path):
+    np.save(tmp_path / "short.npy", np.arange(2.0**15).reshape(-1, 2))
+    blocks = list(open_scores(tmp_path / "short.npy"))
+    assert len(blocks) == 1
+    assert read_scores(tmp_path / "short.npy").scores[-1].tolist() == [2**15 - 2, 2**15 - 1]
+
+
+# Would find that the first line is blamed for quotes that it does not have, and that later fields have a limit.
+def test_long_fields(monkeypatch):
+    with pytest.raises(
+        ValueError, match=r"line 2, column 1: 3,000,000 characters, and 1,000 is the limit in the first"
+    ):
+        from_text("\n" + "a" * 3_000_000 + "\n0.5\n")
+    long = "z" * 200_000
+    monkeypatch.setattr(tables, "BYTES", 2**16)
+    found = from_text(f'note,score\n"{long}",0.25\n"{long}\n",0.5\n', column="score")
+    np.testing.assert_array_equal(found.scores[0], [0.25, 0.5])
+    with pytest.raises(ValueError, match="line 4, column 'score': 'x' is not a number"):
+        from_text(f'note,score\n{long},0.25\n"{long}\n",x\n', column="score")
+
+
+# Would find that who leaves first takes the limit away from the others, and who leaves last keeps it for good.
+def test_the_limit_of_fields_is_given_back_in_any_order():
+    text = Text("long", lambda: io.BytesIO(b"a,b\n1,2\n" + b"3," + b"4" * 200_000 + b"\n"))
+    before = csv.field_size_limit()
+    first, second = text._rows(), text._rows()
+    next(first), next(second)
+    first.close()
+    assert len(next(second)[1][1]) == 200_000
+    second.close()
+    assert csv.field_size_limit() == before
+    rounds = [lambda: [len(list(text._rows())) for _ in range(20)]] * 4
+    with ThreadPoolExecutor(4) as threads:
+        assert [each.result() for each in [threads.submit(work) for work in rounds]] == [[2] * 20] * 4
+    assert csv.field_size_limit() == before
+
+
+# Would find lines without an end that are gathered in memory and looked through again and again, and a first row that
+# is lost because the rest of a long blank line counted as a line.
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('score,note\n0.5,"' + "a" * 200, "no row ends in the 64 bytes after byte 11; close the quotes of a long line"),
+        ("score\n" + "\n" * 200 + "0.5\n", "no row ends in the 64 bytes after byte 6; .* or take out blank ones"),
+        ("\n" + " " * 70 + "\nscore\n0.5\n0.25\n", "line 2 has more than 64 characters: is it a table"),
+        ("s" * 70 + "\n0.5\n", "line 1 has more than 64 characters: is it a table"),
+    ],
+)
+def test_lines_that_do_not_end(text, complaint, monkeypatch):
+    monkeypatch.setattr(tables, "BYTES", 16)
+    for module in (tables, text_module):
+        monkeypatch.setattr(module, "LONGEST_LINE", 64)
+    with pytest.raises(ValueError, match=f"standard input.*{complaint}"):
+        from_text(text, column="score" if "score" in text else None)
+
+
+# Would find that a byte within a letter, which stands for the end of a line in another alphabet, moves the cuts of a
+# file into its quotes.
+def test_letters_are_no_ends_of_lines(monkeypatch):
+    rows = 'Å"x,0.25,"two\nlines"\n' * 8
+    monkeypatch.setattr(tables, "BYTES", 16)
+    assert from_text(f"note,score,text\n{rows}", column="score").scores[0].tolist() == [0.25] * 8

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from dpconformal.cli import passes
 from dpconformal.files.working_folder import WorkingFolder
 
 REPLAY = ("replay", "scores.csv", "--learner", "quantized", "--no-report", "--no-certificate", "--levels", "0.5")
+
+
+COMPARE = ("compare", "scores.csv", "--learners", "quantized", "--levels", "0.5")
 
 
 @pytest.fixture
@@ -63,7 +67,7 @@ def interrupted(run, monkeypatch):
 
 # Each would find that the folder is entered by its name alone: what a link leads to was emptied.
 @pytest.mark.parametrize("more", [(), ("--resume",)])
-@pytest.mark.parametrize("command", [REPLAY, ("compare", "scores.csv", "--learners", "quantized", "--levels", "0.5")])
+@pytest.mark.parametrize("command", [REPLAY, COMPARE])
 def test_a_link_in_the_place_of_the_folder_is_refused(run, precious, tmp_path, command, more):
     out = tmp_path / "results" / command[0]
     out.mkdir(parents=True)
@@ -140,13 +144,115 @@ def test_other_users_can_neither_read_nor_write_the_work(run, monkeypatch):
     assert work.parent.stat().st_mode & 0o777 == 0o700
 
 
-# Would find that results are written through links of the same names.
-def test_results_replace_links_and_do_not_follow_them(run, precious, tmp_path):
-    out = tmp_path / "results/replay"
-    out.mkdir(parents=True)
-    (out / "summary.csv").symlink_to(precious / "thesis.tex")
-    assert run(*REPLAY)[0] == 0
-    assert not (out / "summary.csv").is_symlink()
+# Would find that results are written through links of the same names, or through second names of the same file.
+@pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("replay", "scores.csv", "--learner", "quantized", "--levels", "0.5"),
+        COMPARE,
+        ("diagnose", "scores.csv", "--learner", "quantized", "--levels", "0.5"),
+        ("experiment", "monotonicity", "--seeds", "4", "--rounds", "8"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_results_replace_links_and_do_not_follow_them(run, precious, tmp_path, command, link):
+    out = tmp_path / "out"
+    assert run(*command, "--out", out)[0] == 0
+    results = sorted(out.iterdir())
+    assert len(results) > 2
+    assert all(file.is_file() for file in results)
+    for file in results:
+        file.unlink()
+        getattr(file, link)(precious / "thesis.tex")
+    assert run(*command, "--out", out)[0] == 0
+    assert sorted(out.iterdir()) == results
+    assert not any(file.is_symlink() or file.samefile(precious / "thesis.tex") for file in results)
+
+
+# Would find a folder of results that somebody else put a link in the place of.
+def test_a_link_of_ours_is_followed_and_that_of_another_user_is_not(run, precious, tmp_path, monkeypatch):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "far")
+    assert run(*REPLAY, "--out", "out")[0] == 0
+    assert (tmp_path / "out").is_symlink()
+    before = sorted((tmp_path / "far").iterdir())
+    assert {file.name for file in before} == {"summary.csv", "thresholds.parquet"}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        code, complaint = run(*REPLAY, "--out", "out")
+    assert code == 2
+    assert "out is a link of another user" in complaint
+    assert sorted((tmp_path / "far").iterdir()) == before
+
+
+# Would find that a panel is worked on in a folder that a link leads to, or written in its place after all the work.
+@pytest.mark.parametrize("name", [".panel.zarr", "panel.zarr"])
+def test_panels_are_not_written_through_links(run, precious, tmp_path, name):
+    (tmp_path / name).symlink_to(precious)
+    (tmp_path / "tables").mkdir()
+    code, complaint = run("panel", "tables", "--out", "panel.zarr")
+    assert code == 2
+    assert f"{name} is a link" in complaint
+
+
+# Would find that a folder that others can write to is worked in.
+def test_a_folder_that_was_open_to_others_is_closed(run, monkeypatch, tmp_path):
+    folder = tmp_path / "results/replay/.unfinished"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    interrupted(run, monkeypatch)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+# Would find that the record is written by the folder's path, in the place of which another folder may stand by now.
+def test_the_record_goes_to_the_folder_that_was_opened(tmp_path):
+    path, other = tmp_path / ".unfinished", tmp_path / "other"
+    other.mkdir()
+    with WorkingFolder(path) as folder:
+        path.rename(tmp_path / "moved")
+        path.symlink_to(other)
+        folder.start({"seeds": 3})
+        folder.remove()
+    assert not list(other.iterdir())
+
+
+# Would find that what is no file is waited for, or opened as one.
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+@pytest.mark.parametrize("name", ["lock", "job.json"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket"])
+def test_what_is_no_file_is_refused(run, tmp_path, name, kind, more):
+    place = tmp_path / "results/replay/.unfinished" / name
+    place.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        monkey = socket.socket(socket.AF_UNIX)
+        monkey.bind(os.path.relpath(place))
+        monkey.close()
+    code, complaint = run(*REPLAY, *more)
+    assert code == 2
+    assert f"{name} is something that was not made by this program" in complaint
+    assert place.exists()
+
+
+# Would find a process that is told of a missing folder, because another has just finished in it.
+def test_a_folder_that_is_removed_in_the_meantime_is_made_anew(tmp_path, monkeypatch):
+    path, real, gone = tmp_path / ".unfinished", os.open, []
+
+    def removed_before(name, *given, **named):
+        if name == "lock" and not gone:
+            gone.append(path.rmdir())
+        return real(name, *given, **named)
+
+    monkeypatch.setattr(os, "open", removed_before)
+    with WorkingFolder(path) as folder:
+        folder.start({})
+        folder.remove()
+    assert gone
+    assert not path.exists()
 
 
 # Would find a folder that can never be used again: killed between two steps, what is left must be understood.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.beliefs.window import check_latest
-from dpconformal.checks import as_numbers, complain_at, is_traced, number, ordered
+from dpconformal.checks import as_numbers, check_not_forked, complain_at, is_traced, number, ordered
 from dpconformal.counting import check_countable
 from dpconformal.inputs import as_levels, check_not_batched, exactly, is_interval
 
@@ -123,6 +123,7 @@ def check_state(learner: Any, state: Any, batched: bool = False) -> None:
     ValueError
         If it is of another kind or size, or a batch.
     """
+    check_not_forked()
     check_not_batched(learner)
     name, kind = type(learner).__name__, learner.state_type
     if not isinstance(state, kind):

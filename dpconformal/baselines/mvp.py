@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from dpconformal.baselines.buckets import Buckets, Choice, choose, counted, no_rounds, reseeded
 from dpconformal.baselines.grid import GridLearner, grid_of, learnt, routed, width_of
 from dpconformal.baselines.grid_checks import check_grid
-from dpconformal.checks import Numbers, Scalar, check_seed, is_traced, number, places, whole
+from dpconformal.checks import Numbers, Scalar, check_not_forked, check_seed, is_traced, number, places, whole
 from dpconformal.learner import State
 from dpconformal.pytree import register
 
@@ -154,6 +154,7 @@ class MVP(GridLearner):
         raise ValueError("context is given, and this MVP takes none: make it with groups=2 or more")
 
     def _row(self, context: Any) -> Array:
+        check_not_forked()
         if not self._wanted(context):
             return jnp.ones(1, bool)
         row = _booleans(context)

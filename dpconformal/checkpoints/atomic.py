@@ -47,23 +47,27 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[Any], follow: bool
         raise ValueError(f"path = {str(path)!r} is a folder: name a file in it")
     if not target.parent.is_dir():
         raise ValueError(f"path = {str(path)!r}: there is no folder {target.parent}; make it first")
-    parts = list(parts)  # they may be written twice
     folder = os.open(target.parent, os.O_RDONLY)
     try:
-        waiting = f".{target.name}.new"
-        while True:
-            if not _write_unnamed(folder, waiting, parts):
-                _write_hidden(folder, waiting, parts)
-            try:
-                os.rename(waiting, target.name, src_dir_fd=folder, dst_dir_fd=folder)
-            except FileNotFoundError:  # another process that writes the same file has taken ours: once more
-                continue
-            os.fsync(folder)  # the name, too, must be on the disk before anybody relies on it
-            return
+        write_whole_in(folder, target.name, list(parts))
     except OSError as error:
         raise OSError(error.errno, f"cannot be written: {error.strerror}", str(path)) from None
     finally:
         os.close(folder)
+
+
+def write_whole_in(folder: int, name: str, parts: list[Any]) -> None:
+    """Write a file into a folder that is open, whatever has its path by now; a link of that name is replaced."""
+    waiting = f".{name}.new"
+    while True:
+        if not _write_unnamed(folder, waiting, parts):
+            _write_hidden(folder, waiting, parts)
+        try:
+            os.rename(waiting, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except FileNotFoundError:  # another process that writes the same file has taken ours: once more
+            continue
+        os.fsync(folder)  # the name, too, must be on the disk before anybody relies on it
+        return
 
 
 def _write_unnamed(folder: int, name: str, parts: list[Any]) -> bool:

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 
 from dpconformal.canvas import pyplot
 from dpconformal.checkpoints.progress import note, recall
@@ -21,7 +20,7 @@ from dpconformal.cli.unfinished import identity, numbers_of, unfinished
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, staged
 from dpconformal.inputs import exactly
-from dpconformal.tables import number, table
+from dpconformal.tables import Terminal, number, table
 
 _ERRORS = 50_000  # rounds of all series, up to which errors are computed unasked: they take 20 to 40 more replays
 _LONG = 10.0  # seconds: what takes longer is not run again for the time without compiling
@@ -65,7 +64,7 @@ def compare(
     Example: dpconformal compare scores.csv --learners exact,exact:discount=0.99,aci,saocp
     """
     options.use_float64()
-    console = Console()
+    console = Terminal()
     asked = options.read_levels(levels)
     if shown is not None and shown not in asked:
         raise ValueError(f"--level {shown:g}: must be one of --levels {levels}")

@@ -5,7 +5,6 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
-from rich.console import Console
 
 import dpconformal as dpc
 from dpconformal.canvas import pyplot
@@ -16,7 +15,7 @@ from dpconformal.diagnostics.dependence import ljung_box
 from dpconformal.experiments.progress import track
 from dpconformal.files import staged
 from dpconformal.inputs import exactly
-from dpconformal.tables import table
+from dpconformal.tables import Terminal, table
 
 _LAGS = 10
 _SUSPICIOUS = 0.01  # a p-value below this is worth a word
@@ -65,7 +64,7 @@ def diagnose(
     Example: dpconformal diagnose scores.csv --learner quantized --discount 0.99
     """
     options.use_float64()
-    console = Console()
+    console = Terminal()
     asked = options.read_levels(levels)
     said = options.settings(ends, prior, bins, discount, concentration, window)
     if "," in learner:

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from dpconformal import experiments
 from dpconformal.cli import options
 from dpconformal.cli.unfinished import unfinished
 from dpconformal.files import staged
-from dpconformal.tables import number, table
+from dpconformal.tables import Terminal, number, table
 
 experiment = typer.Typer(
     help="Run one of the paper's experiments, or of ours; write picture, data and table.", no_args_is_help=True
@@ -46,7 +45,7 @@ def _run(
     rows: Callable[[Any], Any] = lambda frame: frame,
 ) -> None:
     """Run an experiment, print its table or some rows of it, write the files, say where they are."""
-    console = Console()
+    console = Terminal()
     folder = out or Path("results") / name
     job = {"command": f"experiment {name}"} | {f"--{key.replace('_', '-')}": value for key, value in given.items()}
     with unfinished(folder, job, resume) as work:
@@ -59,7 +58,7 @@ def _run(
     console.print(f"written to {folder}/: {', '.join(files)}", highlight=False, markup=False)
 
 
-def _show(console: Console, name: str, data: Any, rows: Callable[[Any], Any]) -> None:
+def _show(console: Terminal, name: str, data: Any, rows: Callable[[Any], Any]) -> None:
     whole = experiments.table(data).reset_index()
     frame = rows(whole)
     columns = _cells(frame)

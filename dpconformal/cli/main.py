@@ -1,8 +1,11 @@
 """The command line: its commands, and how a mistake ends."""
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 import typer
-from rich.console import Console
-from rich.text import Text
+from typer.core import TyperGroup
 
 from dpconformal.cli.compare import compare
 from dpconformal.cli.demo import demo
@@ -11,8 +14,37 @@ from dpconformal.cli.experiment import experiment
 from dpconformal.cli.panel import panel
 from dpconformal.cli.replay import replay
 from dpconformal.cli.stopping import stopped_at_once
+from dpconformal.tables import Terminal
+from dpconformal.visible import visible
+
+
+@contextlib.contextmanager
+def _visible_complaints() -> Iterator[None]:
+    """Write out control characters in errors about the words of a command, which typer prints by itself."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(message := getattr(error, "message", None), str):
+            error.message = visible(message)  # type: ignore[attr-defined]
+        raise
+
+
+class _Commands(TyperGroup):
+    """All commands."""
+
+    def make_context(self, *given: Any, **named: Any) -> Any:
+        """Read the words up to the name of the command."""
+        with _visible_complaints():
+            return super().make_context(*given, **named)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the words of the command, and run it."""
+        with _visible_complaints():
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
+    cls=_Commands,
     help="Confidence sets you can trust, from a stream of scores.",
     no_args_is_help=True,
     add_completion=False,
@@ -32,8 +64,9 @@ def main() -> None:
         with stopped_at_once("stopped"):
             app()
     except (ValueError, ImportError, OSError, MemoryError) as error:
-        said = str(error) or "out of memory"
-        Console(stderr=True).print(Text.assemble(("error: ", "red"), said), soft_wrap=True)
+        terminal = Terminal(stderr=True)
+        terminal.print("[red]error:[/red]", end=" ")
+        terminal.print(str(error) or "out of memory", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import dpconformal as dpc
 from dpconformal.checkpoints.atomic import write_whole
@@ -20,7 +19,7 @@ from dpconformal.inputs import exactly
 from dpconformal.panel.arrays import open_arrays
 from dpconformal.panel.opening import counts_of, described, dimension_of_time, in_chunks, is_long, open_panel
 from dpconformal.panel.storing import begin, check_free, regions_of, save_panel, write_regions
-from dpconformal.tables import number, table
+from dpconformal.tables import Terminal, number, table
 
 _CHUNK = 2**23  # thresholds of a chunk, about: 64 MB
 
@@ -60,7 +59,7 @@ def panel(
     Example: dpconformal panel scores/ --id store --time day --score residual --levels 0.5,0.9 --out panel.zarr
     """
     options.use_float64()
-    console = Console()
+    console = Terminal()
     asked = options.read_levels(levels)
     said = options.settings(ends, prior, bins, discount, concentration, window)
     if "," in learner:
@@ -88,7 +87,7 @@ def panel(
         "--keep": keep,
     }
     beside = out.with_name(f".{out.name}")  # what is being written is not to be taken for a result
-    with unfinished(beside, job, resume) as work, cluster(scheduler, workers) as client:
+    with unfinished(beside, job, resume, hidden=True) as work, cluster(scheduler, workers) as client:
         size = max(_CHUNK // len(asked), 1)
         array = _staged(source, id, time, score, size, work, client)
         dim = dimension_of_time(array, time)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpconformal as dpc
-from dpconformal.canvas import COLOURS, FAINT, INK, panels
+from dpconformal.canvas import COLOURS, FAINT, INK, as_label, panels
 from dpconformal.files import Recorded
 from dpconformal.inputs import exactly
 
@@ -59,7 +59,7 @@ def draw_comparison(
         line = own[::thin]
         # Restless lines go thin and behind calm ones, which they would hide.
         restless = float(np.abs(np.diff(np.where(np.isfinite(line), line, 0))).sum())
-        style = {"color": colours[name], "linewidth": 1.4, "label": name, "zorder": 3 + 1 / (1 + restless)}
+        style = {"color": colours[name], "linewidth": 1.4, "label": as_label(name), "zorder": 3 + 1 / (1 + restless)}
         if colours[name] in _SPARE:  # a variant, which may lie upon what it varies
             style |= {"linestyle": (0, (5, 2)), "zorder": 5}
         above.plot(time[::thin], line, **style | {"linewidth": 0.6 if restless > 50 * height else 1.4})
@@ -71,7 +71,7 @@ def draw_comparison(
         below.plot(levels, gap, marker="o", markersize=4, **style)
     middle.axhline(level, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     below.axhline(0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    which = "" if len(recorded.names) == 1 else f" of series {recorded.names[0]}"
+    which = "" if len(recorded.names) == 1 else f" of series {as_label(recorded.names[0])}"
     above.set(title=f"Thresholds of level {level:g}{which}, scores in grey", ylabel="score")
     middle.set(
         title=f"Coverage over the last {window:,} rounds{which} (target dashed)", xlabel="round", ylabel="coverage"

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 import dpconformal as dpc
@@ -18,7 +17,7 @@ from dpconformal.cli.unfinished import identity, numbers_of, unfinished
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, staged
 from dpconformal.inputs import exactly
-from dpconformal.tables import number, table
+from dpconformal.tables import Terminal, number, table
 
 _CERTIFIED, _EACH = 1_000_000, 2_000  # rounds times levels that are certified unasked: seconds; a series costs more
 _REPORTED = 5_000_000  # rounds that a page is made of unasked
@@ -58,7 +57,7 @@ def replay(
     Example: dpconformal replay scores.csv --learner quantized --discount 0.99
     """
     options.use_float64()
-    console = Console()
+    console = Terminal()
     asked = options.read_levels(levels)
     if form not in FORMATS:
         raise ValueError(f"--format {form}: write one of {', '.join(FORMATS)}")

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.control import Control
 from rich.segment import ControlType
+
+from dpconformal.tables import Terminal
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class _End:
     last_words: str
 
     def __call__(self, *_: object) -> None:
-        console = Console(stderr=True)
+        console = Terminal(stderr=True)
         console.show_cursor()  # a progress bar has hidden it, and left its line unfinished
         if console.is_terminal:
             console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))

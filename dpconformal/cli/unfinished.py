@@ -12,20 +12,20 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 
 import dpconformal as dpc
 from dpconformal.cli.stopping import stopped_at_once
 from dpconformal.files.reading import is_stream
 from dpconformal.files.staging import Unwritable, made, refused
 from dpconformal.files.working_folder import WorkingFolder
+from dpconformal.tables import Terminal
 
 FOLDER = ".unfinished"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 @contextlib.contextmanager
-def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
+def unfinished(out: Path, job: dict[str, Any], resume: bool, hidden: bool = False) -> Iterator[Path]:
     """
     Hold a folder for the work of a command, from its start to its results.
 
@@ -37,6 +37,8 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
         All that the results depend on, as JSON can hold it.
     resume : bool
         Whether to go on with what an earlier run of the same job left; otherwise it is dropped.
+    hidden : bool
+        Whether ``out`` is a folder of ours as well, and must be no link.
 
     Yields
     ------
@@ -51,7 +53,7 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool) -> Iterator[Path]:
         On Ctrl-C, with code 130 and a word on how to go on.
     """
     job = json.loads(json.dumps(job | {"dpconformal": dpc.__version__, "jax": jax.__version__}))
-    with made(out):
+    with made(out, hidden):
         try:
             place = WorkingFolder(out / FOLDER)
         except OSError as error:
@@ -155,4 +157,4 @@ def _difference(name: str, before: Any, now: Any) -> str:
 
 
 def _say(what: str) -> None:
-    Console(stderr=True).print(what, highlight=False, markup=False, soft_wrap=True)
+    Terminal(stderr=True).print(what, highlight=False, markup=False, soft_wrap=True)

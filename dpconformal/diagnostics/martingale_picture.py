@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.canvas import FAINT, INK, OURS, pyplot, quiet
+from dpconformal.canvas import FAINT, INK, OURS, as_label, pyplot, quiet
 from dpconformal.martingales import Exchangeability, exchangeability
 
 _COLOURS = (OURS, "#1d6fb8", "#2e8b57", "#7b3fa0", "#8a6d1f", "#1a9ba1")
@@ -46,7 +46,7 @@ def plot_martingale(found: Any, threshold: Any = 100.0, seed: Any = 0, ax: Any =
     for i, (name, path) in enumerate(paths.items()):
         colour = _COLOURS[i % len(_COLOURS)]
         height = np.concatenate([[0.0], path.log_capital / np.log(10)])  # everyone begins with 1
-        ax.plot(np.arange(height.size), height, color=colour, linewidth=1.3, label=name)
+        ax.plot(np.arange(height.size), height, color=colour, linewidth=1.3, label=as_label(name))
         if path.alarm:
             ax.plot(path.alarm, height[path.alarm], "o", color=colour, markersize=6, markeredgecolor="white", zorder=3)
     ax.set(xlabel="round", ylabel="log10 of the capital", xlim=(0, max(rounds, 1)))

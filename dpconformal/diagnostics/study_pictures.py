@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.canvas import COLOURS, FAINT, INK, OURS, panels, pyplot, quiet
+from dpconformal.canvas import COLOURS, FAINT, INK, OURS, as_label, panels, pyplot, quiet
 from dpconformal.checks import Scalar
 from dpconformal.diagnostics.bands import ecdf_band
 from dpconformal.diagnostics.calibration import interval_coverage
@@ -79,7 +79,7 @@ def plot_compare(data: "xr.Dataset") -> Any:
     known = data.crps_gain.notnull().values.any()
     figure, axes = panels(1, 4 if known else 3, 11.0, 1.4 + 0.1 * len(names) * (2 + levels.size), sharey=True)
     shades = [matplotlib.colormaps["viridis"](x) for x in np.linspace(0.82, 0.05, levels.size)]
-    titles = ("coverage − level", "mean threshold", f"loss beyond that of\n{names[0]}")
+    titles = ("coverage − level", "mean threshold", f"loss beyond that of\n{as_label(names[0])}")
     for ax, name, title in zip(axes[0], ("coverage", "width", "loss_gain"), titles, strict=False):
         for i, level in enumerate(levels):
             here = data.sel({"level": level})
@@ -95,7 +95,7 @@ def plot_compare(data: "xr.Dataset") -> Any:
             rows, data.crps_gain.values, data.crps_gain_se.values, colours, strict=True
         ):
             axes[0, 3].errorbar(value, row, xerr=2 * error, marker="D", markersize=4, color=colour)
-        axes[0, 3].set_title(f"CRPS beyond that of\n{names[0]}", fontsize=10)
+        axes[0, 3].set_title(f"CRPS beyond that of\n{as_label(names[0])}", fontsize=10)
     for ax in axes[0]:
         if ax is not axes[0, 1]:
             ax.axvline(0, color=FAINT, linewidth=0.8, zorder=0)
@@ -103,7 +103,7 @@ def plot_compare(data: "xr.Dataset") -> Any:
             ax.axhline(row - 0.5, color=BAND, linewidth=0.8, zorder=0)
         ax.locator_params(axis="x", nbins=4)
         ax.ticklabel_format(axis="x", scilimits=(-2, 4))
-    axes[0, 0].set_yticks(rows, names)
+    axes[0, 0].set_yticks(rows, [as_label(name) for name in names])
     axes[0, 0].set_ylim(len(names) - 0.5, -0.5)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, title="level", loc="outside right center", frameon=False)
@@ -148,7 +148,7 @@ def plot_calibration(pits: dict[str, Any], prob: Scalar = 0.95, ax: Any = None) 
     ax.plot([0, 1], [0, 1], color=FAINT, linewidth=0.8)
     for i, (name, values) in enumerate(pits.items()):
         colour = OURS if i == 0 else _OTHERS[(i - 1) % len(_OTHERS)]
-        ax.plot(grid, interval_coverage(values, grid), color=colour, linewidth=1.6, label=name)
+        ax.plot(grid, interval_coverage(values, grid), color=colour, linewidth=1.6, label=as_label(name))
     ax.set(xlabel="mass that an interval claims", ylabel="share of intervals that hold the truth", xlim=(0, 1))
     ax.set_ylim(0, 1.005)
     ax.set_title("Credible intervals", color=INK)

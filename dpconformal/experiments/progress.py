@@ -28,11 +28,12 @@ def track(steps: Iterable[Any], what: str, show: bool = True) -> Iterator[Any]:
     [0, 1, 2]
     """
     try:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from dpconformal.tables import Terminal
     except ImportError:
         show = False
-    if not show or not (console := Console(stderr=True)).is_terminal:
+    if not show or not (console := Terminal(stderr=True)).is_terminal:
         yield from steps
         return
     if isinstance(steps, Sized) and len(steps) == 1:  # a bar would stand still

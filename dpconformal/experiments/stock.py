@@ -9,7 +9,7 @@ import numpy as np
 
 from dpconformal.baselines import ACI, MVP
 from dpconformal.beliefs import ERM, Quantized
-from dpconformal.canvas import COLOURS, FAINT, panels
+from dpconformal.canvas import COLOURS, FAINT, as_label, panels
 from dpconformal.checks import number, whole
 from dpconformal.experiments.certified import certified
 from dpconformal.experiments.garch import garch_scores
@@ -199,6 +199,6 @@ def plot_stock(data: "xr.Dataset") -> Any:
     beside.set_title("Coverage minus level", loc="left", fontsize=10)
 
     first, last = (np.datetime_as_string(day, "D") for day in days[[0, -1]])
-    figure.suptitle(f"Error of a volatility forecast: {data.attrs['source']}, {first} to {last}", fontsize=11)
+    figure.suptitle(f"Error of a volatility forecast: {as_label(data.attrs['source'])}, {first} to {last}", fontsize=11)
     figure.legend(loc="outside lower center", ncols=len(names), frameon=False)
     return figure

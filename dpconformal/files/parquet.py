@@ -1,5 +1,6 @@
 """Parquet files as a source of scores."""
 
+import collections
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,10 @@ def parquet_source(path: Path, column: str | None, batch: str | None, lone: bool
         groups = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
+    often = collections.Counter(schema.names)
     score, series = choose_columns(str(path), schema.names, column, batch)
     wanted = [score] if series is None else [score, series]
-    twice = next((name for name in wanted if schema.names.count(name) > 1), None)
+    twice = next((name for name in wanted if often[name] > 1), None)
     if twice is not None:
         raise ValueError(f"{path}: two columns are called {twice!r}; rename one")
     kind = schema.field(score).type
@@ -58,7 +60,7 @@ def parquet_source(path: Path, column: str | None, batch: str | None, lone: bool
     beside = [
         field.name
         for field in schema
-        if lone and schema.names.count(field.name) == 1 and field.name not in wanted and _is_simple(pa, field.type)
+        if lone and often[field.name] == 1 and field.name not in wanted and _is_simple(pa, field.type)
     ]
     if sum(groups) == 0:
         raise ValueError(f"{path} has no rows: a file of scores has a row for each round")
@@ -66,7 +68,7 @@ def parquet_source(path: Path, column: str | None, batch: str | None, lone: bool
     def blocks(where: int, row: int) -> Iterator[Block]:
         del where  # a row is a place
         first, start = 0, 0
-        while first < len(groups) and start + groups[first] <= row:
+        while start < row:  # from the beginning no group is passed over, not even one that claims to have no rows
             start += groups[first]
             first += 1
         try:

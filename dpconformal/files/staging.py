@@ -57,14 +57,16 @@ def staged(folder: str | os.PathLike[str], within: Path | None = None) -> Iterat
 
 
 @contextlib.contextmanager
-def made(folder: Path) -> Iterator[None]:
+def made(folder: Path, hidden: bool = False) -> Iterator[None]:
     """
     Make a folder, and take it away again if it was made for nothing.
 
     Parameters
     ----------
     folder : Path
-        The folder.
+        The folder. A link of the user's own is followed: it says where the results are wanted.
+    hidden : bool
+        Whether its name is one that we have chosen, and nobody wants a link there.
 
     Yields
     ------
@@ -75,7 +77,13 @@ def made(folder: Path) -> Iterator[None]:
     ------
     Unwritable
         If it cannot be made.
+    ValueError
+        If it is a link that is not followed.
     """
+    if folder.is_symlink() and (hidden or folder.lstat().st_uid != os.geteuid()):
+        raise ValueError(
+            f"{folder} is a link{'' if hidden else ' of another user'}: remove it, or choose another --out"
+        )
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         try:

@@ -1,6 +1,7 @@
 """CSV as a source of scores: cut into blocks at the ends of lines, each parsed by Arrow."""
 
 import csv
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,10 +81,10 @@ def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
         while fresh := file.read(BYTES):
             waiting += fresh
             end = last_line(waiting, text.separator)
-            if not end and len(waiting) > LONGEST_LINE and waiting.strip():  # what is looked through again and again
+            if not end and len(waiting) > LONGEST_LINE:  # it is in memory, and looked through again and again
                 raise ValueError(
-                    f"{text.source}: the line that begins at byte {where:,} does not end within {LONGEST_LINE:,} "
-                    "bytes; close its quotes, or cut it into lines"
+                    f"{text.source}: no row ends in the {LONGEST_LINE:,} bytes after byte {where:,}; close the quotes "
+                    "of a long line, cut it into lines, or take out blank ones"
                 )
             if end:
                 where += end
@@ -125,14 +126,14 @@ def _last_record(data: bytes, separator: str) -> int:
 
     def lines() -> Iterator[str]:
         nonlocal consumed
-        for line in data.decode("latin-1").splitlines(keepends=True):
+        for line in io.StringIO(data.decode("latin-1"), newline=""):  # splitlines would cut within letters of UTF-8
             consumed += len(line)
             yield line
         consumed += 1
         yield "\n"  # goes to a record that is still open, and tells it from one that is not
 
     try:
-        with long_fields():
+        with long_fields:
             for _ in csv.reader(lines(), delimiter=separator):
                 end = consumed if consumed <= len(data) and data[consumed - 1 : consumed] == b"\n" else end
     except csv.Error:

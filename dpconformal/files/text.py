@@ -1,12 +1,12 @@
 """CSV text: its separator and header, and the line at which it goes wrong."""
 
 import collections
-import contextlib
 import csv
 import functools
 import io
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,17 +45,19 @@ class Text:
         """How many lines are blank, and the line after them."""
         try:
             with self.lines() as lines:
-                numbered = enumerate(iter(lambda: lines.readline(LONGEST_LINE + 1), ""))
-                blank, first = next(((k, line) for k, line in numbered if line.strip()), (0, ""))
+                for blank, line in enumerate(iter(lambda: lines.readline(LONGEST_LINE + 1), "")):
+                    if len(line) > LONGEST_LINE:  # of blanks, too: the rest of it would count as another line
+                        raise ValueError(
+                            f"{self.source}, line {blank + 1:,} has more than {LONGEST_LINE:,} characters: "
+                            "is it a table?"
+                        )
+                    if "\0" in line:
+                        raise ValueError(f"{self.source} is no text: pass CSV, .parquet or .npy")
+                    if line.strip():
+                        return blank, line
         except UnicodeDecodeError:
             raise ValueError(f"{self.source} is no text in UTF-8: pass CSV, .parquet or .npy") from None
-        if not first:
-            raise ValueError(f"{self.source} is empty: a file of scores has a row for each round")
-        if "\0" in first:
-            raise ValueError(f"{self.source} is no text: pass CSV, .parquet or .npy")
-        if len(first) > LONGEST_LINE:
-            raise ValueError(f"{self.source}: its first line has more than {LONGEST_LINE:,} characters: is it a table?")
-        return blank, first
+        raise ValueError(f"{self.source} is empty: a file of scores has a row for each round")
 
     @functools.cached_property
     def separator(self) -> str:
@@ -74,7 +76,7 @@ class Text:
     def _fields(self) -> list[str]:
         where = f"{self.source}, line {self.blank + 1:,}"
         try:
-            with long_fields():
+            with long_fields:
                 fields = next(csv.reader([self._start[1]], delimiter=self.separator, strict=True))
         except csv.Error:  # a quote that is not closed in its line would make a column of all that follows
             raise ValueError(f"{where}: the quotes of the first line do not fit together; mend it") from None
@@ -111,7 +113,7 @@ class Text:
                 next(lines)
             reader = csv.reader(lines, delimiter=self.separator)
             numbered = ((self.blank + reader.line_num, row) for row in reader if row or one)
-            with long_fields():
+            with long_fields:
                 yield from itertools.islice(numbered, 1 if self.has_header else 0, None)
 
     def has_gap(self) -> bool:
@@ -181,14 +183,26 @@ class Text:
         return 0
 
 
-@contextlib.contextmanager
-def long_fields() -> Iterator[None]:
-    """Let the csv module, which has one limit for the whole process, read fields of any length."""
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(limit)
+class _LongFields:
+    """While anybody is within, the csv module, with its one limit for the whole process, reads fields of any length."""
+
+    def __init__(self) -> None:
+        self._lock, self._within, self._limit = threading.Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._within:
+                self._limit = csv.field_size_limit(2**31 - 1)
+            self._within += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._within -= 1
+            if not self._within:  # generators and threads leave in any order: the last one gives the limit back
+                csv.field_size_limit(self._limit)
+
+
+long_fields = _LongFields()
 
 
 def _is_word(field: str) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
@@ -11,11 +12,10 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from dpconformal.checkpoints.atomic import write_whole
+from dpconformal.checkpoints.atomic import write_whole_in
 
 _RECORD, _LOCK = "job.json", "lock"
 _WORK = re.compile(r"work-[0-9a-f]{16}")
-_LONGEST = 2**24  # bytes of a record
 
 
 class WorkingFolder:
@@ -60,7 +60,10 @@ class WorkingFolder:
             with contextlib.ExitStack() as opened:
                 self._folder = _open_own_folder(path)
                 opened.callback(os.close, self._folder)
-                lock = self._take_lock()
+                try:
+                    lock = self._take_lock()
+                except FileNotFoundError:
+                    continue  # the folder was removed since, by the process that had the lock
                 opened.callback(os.close, lock)  # which gives the lock back
                 if not os.fstat(lock).st_nlink:
                     continue  # the process that had the lock has removed the folder in the meantime
@@ -121,11 +124,7 @@ class WorkingFolder:
         """Make sure that nobody else works here; the lock goes with the process, however it ends."""
         lock = self._open_own_file(_LOCK, os.O_RDWR | os.O_CREAT)
         try:
-            import fcntl
-
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no such locks on this system
-            pass
         except OSError:
             os.close(lock)
             raise ValueError(
@@ -155,7 +154,7 @@ class WorkingFolder:
             return {}
         with os.fdopen(file, "rb") as opened:
             try:
-                record = json.loads(opened.read(_LONGEST))
+                record = json.load(opened)
             except (ValueError, RecursionError):
                 record = None
         match record:
@@ -164,7 +163,7 @@ class WorkingFolder:
         raise ValueError(f"{self.path / _RECORD} is damaged, or of another version: remove {self.path}, and start anew")
 
     def _write_record(self, record: dict[str, Any]) -> None:
-        write_whole(self.path / _RECORD, [json.dumps(record).encode()], follow=False)
+        write_whole_in(self._folder, _RECORD, [json.dumps(record).encode()])
         self._record = record
 
     def _refuse_strangers(self) -> None:
@@ -192,6 +191,7 @@ def _open_own_folder(path: Path) -> int:
     if os.fstat(folder).st_uid != os.geteuid():
         os.close(folder)
         raise _foreign(path)
+    os.fchmod(folder, 0o700)  # it may have been there, and open to others
     return folder
 
 

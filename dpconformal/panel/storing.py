@@ -75,6 +75,8 @@ def check_free(path: Path) -> None:
     ValueError
         Unless nothing is there, or an empty folder.
     """
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link: remove it, or name the place that it leads to")
     if path.is_dir() and not any(path.iterdir()) and path.suffix not in (".zarr", ".nc"):
         return
     if path.suffix not in (".zarr", ".nc", ""):

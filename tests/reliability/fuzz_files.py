@@ -10,18 +10,23 @@ import resource
 import struct
 import tempfile
 import time
+import unicodedata
 import warnings
 
 import jax
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+from matplotlib.cbook import is_math_text
+from rich.markup import escape
 
 import dpconformal as dpc
+from dpconformal.canvas import as_label
 from dpconformal.checkpoints.container import pack, unpack
 from dpconformal.files import open_scores, tables
 from dpconformal.files.recorded import gather
 from dpconformal.files.text import Text
+from dpconformal.tables import Terminal, table
 
 from .mutations import mutate
 
@@ -126,6 +131,51 @@ def fuzz_parquet(rng):
     for name, scores in zip(found.names, found.scores, strict=True):
         own = values if keys is None else values[np.array([key == name for key in keys])]
         np.testing.assert_array_equal(scores, own)
+
+
+_PARTS = [chr(k) for k in [*range(32), *range(127, 160), 0xAD, 0x200D, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]]
+_PARTS += [
+    "\x1b[2J",
+    "\x1b]0;x\x07",
+    "$\\frac{$",
+    "$",
+    "\\",
+    "[/bold]",
+    "[red]",
+    "[",
+    ":art:",
+    '"',
+    '""',
+    ",",
+    "\n",
+    " ",
+]
+_PARTS += ["a", "score", "Å", "日", "👍", "\U000e0001", "\ud800", "\u2028"]
+
+
+def fuzz_names(rng):
+    """Names of columns and series: nothing on a terminal acts, nothing in a picture is a formula, and they are kept."""
+    column, series = ("".join(rng.choices(_PARTS, k=rng.randint(1, 6))) for _ in range(2))
+    terminal = Terminal()
+    terminal.file = io.StringIO()
+    try:
+        if rng.random() < 0.5:
+            data = f'{column},score\n"{series}",0.5\n'.encode("utf-8", "surrogatepass")
+            found = gather(
+                series, iter(tables.text_source(Text(series, lambda: io.BytesIO(data)), "score", column.strip()))
+            )
+            names = found.names
+            assert names == [next(csv.reader(io.StringIO(f'"{series}"', newline="")))[0]], data
+        else:
+            names = [column, series]
+        terminal.print(table(series, [escape(column)], [[escape(name)] for name in names]))
+    except ValueError as error:
+        terminal.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        raise
+    finally:
+        shown = terminal.file.getvalue()
+        assert all(sign == "\n" or unicodedata.category(sign)[0] != "C" for sign in shown), (column, series)
+        assert not is_math_text(as_label(column + series))
 
 
 _SAMPLES = {path.stem: path.read_bytes() for path in sorted(STORED.glob("*.dpc"))}
@@ -321,6 +371,7 @@ TARGETS = {
     "csv": fuzz_csv,
     "npy": fuzz_npy,
     "parquet": fuzz_parquet,
+    "names": fuzz_names,
     "checkpoint": fuzz_checkpoint,
     "checkpoint, sealed": fuzz_sealed,
     "checkpoint, header": fuzz_amplified,

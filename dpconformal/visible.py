@@ -1,0 +1,29 @@
+"""Text of strangers, such as names out of files, for a terminal and for pictures."""
+
+import unicodedata
+
+_ACTS = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters that act, and are not seen
+
+
+def visible(text: str) -> str:
+    r"""
+    Write out the characters of a text that a terminal would obey.
+
+    Parameters
+    ----------
+    text : str
+        From a file, say.
+
+    Returns
+    -------
+    str
+        The same with escape sequences, changes of direction and the like written as ``\x1b``. Ends of lines stay.
+
+    Examples
+    --------
+    >>> print(visible("a\x1b[2J, b\u202e"))
+    a\x1b[2J, b\u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(repr(sign)[1:-1] if sign != "\n" and unicodedata.category(sign) in _ACTS else sign for sign in text)
