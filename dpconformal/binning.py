@@ -11,22 +11,8 @@ def bin_of(
     """
     Find the bin that holds a score; correct to the last bit, also where division rounds.
 
-    Parameters
-    ----------
-    score : Array
-        Scores.
-    low, high : Array, shape ()
-        Ends of the support.
-    bins : int
-        How many bins there are.
-    closed : {"left", "right"}
-        Whether an edge belongs to the bin above it, or to the one below it. The ends of the support belong to the
-        first and the last bin either way.
-
-    Returns
-    -------
-    Array
-        Bins, counted from 0.
+    ``closed``: Whether an edge belongs to the bin above it, or to the one below it. The ends of the support belong to
+    the first and the last bin either way.
     """
     score, low, high = lax.stop_gradient((score, low, high))
     place = (score - low) / (high - low) * bins
@@ -41,23 +27,7 @@ def bin_of(
 
 
 def edge_of(low: Float[Array, ""], high: Float[Array, ""], k: Float[Array, "*n"], bins: int) -> Float[Array, "*n"]:
-    """
-    Compute edges of equal bins: the same bits in every program, and the last one is the end of the support.
-
-    Parameters
-    ----------
-    low, high : Array, shape ()
-        Ends of the support.
-    k : Array
-        Edges, from 0 to ``bins``.
-    bins : int
-        How many bins there are.
-
-    Returns
-    -------
-    Array
-        The edges.
-    """
+    """Compute edges of equal bins: the same bits in every program, and the last one is the end of the support."""
     # XLA turns a division by one number into a product with its rounded inverse. It cannot, behind a barrier.
     size = lax.optimization_barrier(jnp.full(k.shape, bins, low.dtype))
     return jnp.where(k == bins, high, part_way(low, high, k, size))
@@ -69,20 +39,8 @@ def part_way(
     """
     Go ``part`` of ``whole`` equal steps from one end of the support to the other.
 
-    Parameters
-    ----------
-    low, high : Array, shape ()
-        Ends of the support.
-    part : Array
-        Steps to go.
-    whole : Array
-        Steps in all.
-
-    Returns
-    -------
-    Array
-        low + part · (high - low)/whole, multiplied first; on a support so wide that the product would overflow, at a
-        scale at which it does not. A power of two changes no digit.
+    Returns: low + part · (high - low)/whole, multiplied first; on a support so wide that the product would overflow, at
+    a scale at which it does not. A power of two changes no digit.
     """
     width, widest = high - low, jnp.finfo(low.dtype).maxexp
     wide = width > 2.0 ** (widest - 40)

@@ -25,19 +25,7 @@ COLOURS = {
 
 
 def pyplot() -> Any:
-    """
-    Import matplotlib, which no other part of the package needs.
-
-    Returns
-    -------
-    module
-        ``matplotlib.pyplot``.
-
-    Raises
-    ------
-    ImportError
-        Saying how to install it.
-    """
+    """Import matplotlib, which no other part of the package needs."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
@@ -46,19 +34,7 @@ def pyplot() -> Any:
 
 
 def quiet(ax: Any) -> Any:
-    """
-    Take away what a picture does not need.
-
-    Parameters
-    ----------
-    ax : matplotlib Axes
-        The axes.
-
-    Returns
-    -------
-    matplotlib Axes
-        The same, without the upper and right spines.
-    """
+    """Take away what a picture does not need."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(FAINT)
     ax.tick_params(colors=INK)
@@ -69,43 +45,14 @@ def as_label(name: Any) -> str:
     r"""
     Write a name for matplotlib, which takes what stands between dollars for a formula.
 
-    Parameters
-    ----------
-    name : str
-        Of a series or a learner, or anything that is to be read as it stands.
-
-    Returns
-    -------
-    str
-        One line; of a long name the beginning, and three dots.
-
-    Examples
-    --------
-    >>> print(as_label("in $, or in €\n"))
-    in \$, or in €\n
+    ``name``: Of a series or a learner, or anything that is to be read as it stands.
     """
     text = visible(str(name)).replace("\n", r"\n")
     return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…").replace("$", r"\$")
 
 
 def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, Any]:
-    """
-    Make a figure of quiet panels.
-
-    Parameters
-    ----------
-    rows, columns : int
-        Of panels.
-    width, height : float
-        Of the figure, in inches.
-    **options
-        Of ``matplotlib.pyplot.subplots``.
-
-    Returns
-    -------
-    tuple
-        The figure and an array of axes, shape (rows, columns).
-    """
+    """Make a figure of quiet panels."""
     figure, axes = pyplot().subplots(
         rows, columns, figsize=(width, height), layout="constrained", squeeze=False, **options
     )

@@ -47,18 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_not_forked() -> None:
-    """
-    Refuse to work in a process that was forked from one in which JAX had run: its threads are gone, and it would hang.
-
-    Raises
-    ------
-    RuntimeError
-        Saying how to start processes.
-
-    Examples
-    --------
-    >>> check_not_forked()
-    """
+    """Refuse to work in a process that was forked after JAX had run: its threads are gone, and it would hang."""
     if _lost_threads:
         raise RuntimeError(
             "this process was forked from one in which JAX had run, and would wait forever for threads that it does "
@@ -67,42 +56,12 @@ def check_not_forked() -> None:
 
 
 def is_traced(*values: Any) -> bool:
-    """
-    Whether any leaf of the values is being traced, so that it has no number to look at.
-
-    Parameters
-    ----------
-    *values : pytree
-        Anything.
-
-    Returns
-    -------
-    bool
-        True inside ``jit``, ``vmap`` or ``grad`` of the value concerned.
-    """
+    """Whether any leaf of the values is being traced, so that it has no number to look at."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
 def complain_at(name: str, values: Any, bad: Any, why: str) -> None:
-    """
-    Raise for the first bad entry, if there is one.
-
-    Parameters
-    ----------
-    name : str
-        The argument's name.
-    values : array_like
-        Its values.
-    bad : array_like of bool
-        Where they are not acceptable.
-    why : str
-        The rule that is broken and what to do, to stand after the value.
-
-    Raises
-    ------
-    ValueError
-        With the argument, the index and the value.
-    """
+    """Raise for the first bad entry, if there is one."""
     array, bad = np.asarray(values), np.asarray(bad)
     if not bad.any():
         return
@@ -116,25 +75,7 @@ def complain_at(name: str, values: Any, bad: Any, why: str) -> None:
 def check_within(
     name: str, values: Any, low: Any, high: Any, why: str = "no replay of this learner leaves more"
 ) -> None:
-    """
-    Check that every number is finite and within its bounds.
-
-    Parameters
-    ----------
-    name : str
-        What to call them in the error: ``"state.misses"``.
-    values : array_like
-        The numbers.
-    low, high : array_like
-        Bounds, which broadcast against the numbers.
-    why : str
-        Where the bounds come from.
-
-    Raises
-    ------
-    ValueError
-        With the first that is not, and its bounds.
-    """
+    """Check that every number is finite and within its bounds."""
     array = np.asarray(values)
     bad = ~(np.isfinite(array) & (array >= low) & (array <= high))
     if bad.any():
@@ -152,23 +93,8 @@ def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
     """
     Convert to an array of real numbers; refuse text, objects, masks, times and complex numbers.
 
-    Parameters
-    ----------
-    name : str
-        The argument's name.
-    values : array_like
-        The argument.
-
-    Returns
-    -------
-    ndarray or Array
-        A NumPy view of what is concrete; a traced array as it is. Half precision is widened to
-        float32, which loses nothing. Numbers in another byte order are copied to that of the machine.
-
-    Raises
-    ------
-    ValueError
-        If the values are not real numbers.
+    Returns: A NumPy view of what is concrete; a traced array as it is. Half precision is widened to float32, which
+    loses nothing. Numbers in another byte order are copied to that of the machine.
     """
     check_not_forked()  # here, for everything that is given numbers comes by
     if isinstance(values, np.ma.MaskedArray):
@@ -217,29 +143,8 @@ def number(
     """
     Check a hyperparameter: finite and within a range.
 
-    Parameters
-    ----------
-    name : str
-        What to call it in the error, with its owner: ``"Dirichlet.concentration"``.
-    value : number or array
-        A number; an array is an axis for ``vmap``, and each entry is checked.
-    low, high : float
-        The range.
-    open_low, open_high : bool
-        Whether an end itself is excluded.
-    hint : str
-        What to do instead.
-
-    Returns
-    -------
-    float or Array
-        A concrete number as a plain float, so that it is weakly typed and takes on the dtype of the
-        scores; arrays and traced values as they are.
-
-    Raises
-    ------
-    ValueError
-        With the name, the value and the range.
+    Returns: A concrete number as a plain float, so that it is weakly typed and takes on the dtype of the scores; arrays
+    and traced values as they are.
     """
     array = as_numbers(name, value)
     if isinstance(array, jax.core.Tracer):
@@ -256,41 +161,12 @@ def number(
 
 
 def is_subnormal(array: Any) -> Any:
-    """
-    Tell which numbers are so close to 0 that XLA, which works without subnormal numbers, takes them for 0.
-
-    Parameters
-    ----------
-    array : ndarray
-        Floating-point numbers.
-
-    Returns
-    -------
-    ndarray of bool
-        False for 0 itself.
-    """
+    """Tell which numbers are so close to 0 that XLA, which works without subnormal numbers, takes them for 0."""
     return (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
 
 
 def scalar(name: str, value: Scalar, low: float = -math.inf, high: float = math.inf, **ends: bool) -> Scalar:
-    """
-    Check a number where an axis for ``vmap`` would make no sense.
-
-    Parameters
-    ----------
-    name, value, low, high, **ends
-        As for :func:`number`.
-
-    Returns
-    -------
-    float or Array
-        The number.
-
-    Raises
-    ------
-    ValueError
-        Also for an array.
-    """
+    """Check a number where an axis for ``vmap`` would make no sense."""
     found = number(name, value, low, high, **ends)  # type: ignore[arg-type]
     if np.ndim(found):
         raise ValueError(f"{name} has shape {np.shape(found)}: pass one number")
@@ -298,21 +174,7 @@ def scalar(name: str, value: Scalar, low: float = -math.inf, high: float = math.
 
 
 def ordered(owner: str, low: Scalar, high: Scalar) -> None:
-    """
-    Check that two ends make an interval of finite, positive width, neither overflowing nor taken for 0.
-
-    Parameters
-    ----------
-    owner : str
-        Whose ends they are.
-    low, high : number or array
-        The ends.
-
-    Raises
-    ------
-    ValueError
-        If ``low < high`` does not hold, or the width is out of reach of floating-point numbers.
-    """
+    """Check that two ends make an interval of finite, positive width, neither overflowing nor taken for 0."""
     if is_traced(low, high):
         return
     low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
@@ -325,73 +187,21 @@ def ordered(owner: str, low: Scalar, high: Scalar) -> None:
 
 
 def places(name: str, value: Any, minimum: int) -> int:
-    """
-    Check how many numbers a state is to keep, or rounds it is to count.
-
-    Parameters
-    ----------
-    name, value, minimum
-        As for :func:`whole`.
-
-    Returns
-    -------
-    int
-        As for :func:`whole`.
-
-    Raises
-    ------
-    ValueError
-        If it is anything else, or more than :data:`MOST_PLACES`.
-    """
+    """Check how many numbers a state is to keep, or rounds it is to count."""
     if whole(name, value, minimum) > MOST_PLACES:
         raise ValueError(f"{name} = {value}: at most {MOST_PLACES}")
     return int(value)
 
 
 def whole(name: str, value: Any, minimum: int) -> int:
-    """
-    Check a size: a whole number, not below a minimum.
-
-    Parameters
-    ----------
-    name : str
-        What to call it in the error.
-    value : int
-        The size.
-    minimum : int
-        The least that makes sense.
-
-    Returns
-    -------
-    int
-        The size as a plain int.
-
-    Raises
-    ------
-    ValueError
-        If it is anything else.
-    """
+    """Check a size: a whole number, not below a minimum."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
         raise ValueError(f"{name} = {value!r}: must be a whole number, at least {minimum}")
     return int(value)
 
 
 def check_seed(name: str, seed: Any) -> None:
-    """
-    Check a seed of JAX's random numbers.
-
-    Parameters
-    ----------
-    name : str
-        What to call it in the error.
-    seed : int, or array of int
-        The seed; a traced one is not looked at.
-
-    Raises
-    ------
-    ValueError
-        For anything but whole numbers from 0 to 2³¹ - 1.
-    """
+    """Check a seed of JAX's random numbers."""
     if is_traced(seed):
         return
     array = np.asarray(seed)

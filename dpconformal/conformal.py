@@ -210,19 +210,7 @@ def _filled(values: Any, mask: Any) -> Any:
 
 
 def check_score(score: Any) -> None:
-    """
-    Check that a score is one.
-
-    Parameters
-    ----------
-    score : Score
-        The user's.
-
-    Raises
-    ------
-    ValueError
-        If it is a class, or anything else.
-    """
+    """Check that a score is one."""
     if not isinstance(score, Score) or isinstance(score, type):
         hint = "an instance, with brackets" if isinstance(score, type) else "one, such as dpconformal.scores.Absolute()"
         raise ValueError(f"score = {score!r}: pass {hint}")
@@ -232,30 +220,7 @@ def side_levels(score: Score, levels: Numbers, learner: Any = None) -> Any:
     """
     Find the level that each stream of scores is asked for.
 
-    Parameters
-    ----------
-    score : Score
-        With one side or two.
-    levels : array_like
-        Of the sets.
-    learner : Learner, optional
-        Who is to be asked.
-
-    Returns
-    -------
-    array
-        The same; or (1 + α)/2, half of the misses being left to each side.
-
-    Raises
-    ------
-    ValueError
-        For levels outside [0, 1]; and if there are two sides, for such as the learner does not have.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> side_levels(dpc.scores.Signed(), [0.9])
-    array([0.95])
+    Returns: The same; or (1 + α)/2, half of the misses being left to each side.
     """
     as_levels(levels)  # checks them, as the user wrote them
     levels = as_numbers("levels", levels)

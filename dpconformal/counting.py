@@ -20,18 +20,6 @@ def advance(count: Int[Array, ""], fine: Bool[Array, ""]) -> Int[Array, ""]:
 
     Inside ``jit`` nothing can raise. A bad score, a full buffer or a count that holds no more sets the count to -1 for
     good, and a belief with a negative count answers NaN to everything.
-
-    Parameters
-    ----------
-    count : Array
-        Scores seen, or -1.
-    fine : Array
-        Whether the new score could be taken in.
-
-    Returns
-    -------
-    Array
-        The new count.
     """
     fine = fine & (count >= 0) & (count < jnp.iinfo(count.dtype).max)
     return jnp.where(fine, count + 1, -1).astype(count.dtype)
@@ -41,15 +29,7 @@ def joint_count(first: Int[Array, ""], second: Int[Array, ""]) -> Int[Array, ""]
     """
     Count the scores of two states together, or mark the outcome as spoilt.
 
-    Parameters
-    ----------
-    first, second : Array
-        Scores seen, of one dtype; negative for a spoilt state.
-
-    Returns
-    -------
-    Array
-        The sum; -1 if a state was spoilt or the sum is more than the dtype holds.
+    Returns: The sum; -1 if a state was spoilt or the sum is more than the dtype holds.
     """
     total = first + second  # wraps to a negative number, if at all
     return jnp.where((first >= 0) & (second >= 0) & (total >= 0), total, -1).astype(first.dtype)
@@ -59,17 +39,7 @@ def rounds_after(seen: Any, rounds: int) -> list[tuple[int, int]]:
     """
     List the rounds to come after states that may have seen unequal numbers of scores.
 
-    Parameters
-    ----------
-    seen : array_like
-        Scores seen, of one state or of a batch; not traced.
-    rounds : int
-        Rounds to come.
-
-    Returns
-    -------
-    list of tuple
-        First and last round of each stretch, both included; one stretch where it is hardly longer than the parts.
+    Returns: First and last round of each stretch, both included; one stretch where it is hardly longer than the parts.
     """
     counts = np.unique(np.asarray(seen)).astype(np.int64)
     if not counts.size:
@@ -85,29 +55,8 @@ def room_to_count(state: S, rounds: int) -> S:
 
     Ordinary states count in 32 bits. One that is about to pass 2^31 - 1 scores gets 64, in all its whole numbers.
 
-    Parameters
-    ----------
-    state : State
-        With a field ``seen``, also in a batch. A traced one is left as it is: inside ``jit`` a count that would wrap
-        marks the state as spoilt.
-    rounds : int
-        Scores to come.
-
-    Returns
-    -------
-    State
-        The same evidence.
-
-    Raises
-    ------
-    ValueError
-        If 64 bits are needed and JAX does not offer them.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> room_to_count(dpc.Quantized(4).init(), 10).seen.dtype
-    dtype('int32')
+    ``state``: With a field ``seen``, also in a batch. A traced one is left as it is: inside ``jit`` a count that would
+    wrap marks the state as spoilt.
     """
     seen: Any = state.seen  # type: ignore[attr-defined]
     if is_traced(seen):
@@ -124,42 +73,13 @@ def room_to_count(state: S, rounds: int) -> S:
 
 
 def check_countable(state: Any) -> None:
-    """
-    Refuse a state whose counts JAX would cut down to 32 bits without a word.
-
-    Parameters
-    ----------
-    state : State
-        With a field ``seen``.
-
-    Raises
-    ------
-    ValueError
-        If 64 bits are needed and JAX does not offer them.
-    """
+    """Refuse a state whose counts JAX would cut down to 32 bits without a word."""
     if np.dtype(state.seen.dtype) == np.int64:
         room_to_count(state, 0)
 
 
 def ready_to_merge(first: S, second: S) -> tuple[S, S]:
-    """
-    Make sure, on the host, that the scores of two states can be counted together.
-
-    Parameters
-    ----------
-    first, second : State
-        With a field ``seen`` each.
-
-    Returns
-    -------
-    tuple of State
-        The same evidence, with counts of one width.
-
-    Raises
-    ------
-    ValueError
-        If 64 bits are needed and JAX does not offer them.
-    """
+    """Make sure, on the host, that the scores of two states can be counted together."""
     counts: Any = first.seen, second.seen  # type: ignore[attr-defined]
     if not is_traced(counts):
         first = room_to_count(first, max(int(counts[1]), 0))

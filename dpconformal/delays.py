@@ -58,29 +58,7 @@ class Delayed(NamedTuple):
 
 
 def checked_delay(delay: Any) -> Any:
-    """
-    Check how many rounds late scores become known.
-
-    Parameters
-    ----------
-    delay : int, or array_like of int
-        The user's.
-
-    Returns
-    -------
-    int or ndarray of int32
-        An array keeps its axes.
-
-    Raises
-    ------
-    ValueError
-        For anything but whole numbers from 0, and for a traced delay.
-
-    Examples
-    --------
-    >>> checked_delay(3), checked_delay([0, 2])
-    (3, array([0, 2], dtype=int32))
-    """
+    """Check how many rounds late scores become known."""
     if is_traced(delay):
         raise ValueError(
             "delay is being traced: how many scores are on their way is the shape of a state, which jit must know; "
@@ -96,31 +74,7 @@ def checked_delay(delay: Any) -> Any:
 
 
 def leading_axes(delay: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
-    """
-    Find the leading axes of a run.
-
-    Parameters
-    ----------
-    delay : int or ndarray
-        Checked.
-    batch : tuple of int
-        Leading axes of the scores.
-
-    Returns
-    -------
-    tuple of int
-        Both, broadcast against each other.
-
-    Raises
-    ------
-    ValueError
-        If they do not fit.
-
-    Examples
-    --------
-    >>> leading_axes(np.array([1, 2, 3]), ()), leading_axes(2, (5,))
-    ((3,), (5,))
-    """
+    """Find the leading axes of a run."""
     try:
         return np.broadcast_shapes(np.shape(delay), batch)
     except ValueError:
@@ -135,28 +89,7 @@ def taken_up(
     """
     Take apart the state that a run carries on from.
 
-    Parameters
-    ----------
-    learner : Learner
-        The learner.
-    state : State, Delayed or None
-        The user's.
-    delay : int or ndarray
-        Checked.
-    batch : tuple of int
-        Leading axes of the run.
-    context : pytree, optional
-        Of the rounds to come, checked.
-
-    Returns
-    -------
-    tuple
-        The learner's own state, and what is on its way: None for nothing.
-
-    Raises
-    ------
-    ValueError
-        If the state waits for scores by another delay, or what it waits for cannot be.
+    Returns: The learner's own state, and what is on its way: None for nothing.
     """
     if not isinstance(state, Delayed):
         return state, None

@@ -39,27 +39,7 @@ class Market(NamedTuple):
 
 
 def market(index: str = "sp500", decay: float = 0.94) -> Market:
-    """
-    Forecast the volatility of an index by an exponentially weighted mean of squared returns.
-
-    Parameters
-    ----------
-    index : {"sp500", "nasdaq"}
-        A data set that comes with `arch`: 1999 to 2018.
-    decay : float
-        Weight of the last forecast, as RiskMetrics has it.
-
-    Returns
-    -------
-    Market
-        The stream. Its first twenty days only start the forecast.
-
-    Examples
-    --------
-    >>> stream = market()
-    >>> stream.returns.shape, stream.predictions.shape
-    ((5010,), (5010, 2))
-    """
+    """Forecast the volatility of an index by an exponentially weighted mean of squared returns."""
     from dpconformal.experiments.prices import read_prices
 
     prices = read_prices(index, "Adj Close")
@@ -75,14 +55,7 @@ def market(index: str = "sp500", decay: float = 0.94) -> Market:
 
 
 def rivals() -> dict[str, Any]:
-    """
-    Return the learners that the demonstration compares, for scores in [0, 1].
-
-    Returns
-    -------
-    dict
-        Learners by the name shown.
-    """
+    """Return the learners that the demonstration compares, for scores in [0, 1]."""
     # What a normal distribution would say of abs(return)/forecast, squeezed by s/(1 + s).
     edges = np.linspace(0, 1, 41)
     with np.errstate(divide="ignore"):
@@ -108,16 +81,7 @@ def rivals() -> dict[str, Any]:
 
 
 def run_demo(out: str | os.PathLike[str] = "results/demo", cache: bool = False) -> None:
-    """
-    Run the demonstration: print its tables, write its picture and its report.
-
-    Parameters
-    ----------
-    out : path
-        Folder to write to.
-    cache : bool
-        Whether to keep compiled programs on disk, so that the next run starts faster.
-    """
+    """Run the demonstration: print its tables, write its picture and its report."""
     from dpconformal.files.staging import staged
 
     if cache:
@@ -191,21 +155,7 @@ def _comparison(stream: Market) -> Any:
 
 
 def draw(result: Any, stream: Market) -> Any:
-    """
-    Draw the returns with their sets, and the coverage over time.
-
-    Parameters
-    ----------
-    result : Conformal
-        Of :func:`dpconformal.conformalize`.
-    stream : Market
-        What it was made from.
-
-    Returns
-    -------
-    matplotlib Figure
-        Two panels.
-    """
+    """Draw the returns with their sets, and the coverage over time."""
     figure, axes = panels(2, 1, 9.0, 6.0, height_ratios=[1.6, 1], sharex=True)
     above, below = axes[:, 0]
     place = LEVELS.index(0.9)

@@ -43,10 +43,7 @@ def several_devices() -> bool:
     """
     Tell whether this process has more than one device to work on.
 
-    Returns
-    -------
-    bool
-        Of the default backend, and of this process alone: others of a cluster have runs of their own.
+    Returns: Of the default backend, and of this process alone: others of a cluster have runs of their own.
     """
     return len(jax.local_devices()) > 1
 
@@ -55,22 +52,8 @@ def placement(values: Any) -> Sharding | None:
     """
     Tell where the user has put an array.
 
-    Parameters
-    ----------
-    values : array_like
-        Scores, for instance.
-
-    Returns
-    -------
-    Sharding or None
-        None if the choice was left to JAX (or there is none): for what is not an array of JAX's, for one that is not
-        committed to its devices, and where there is one device only.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> placement(np.zeros(3)) is None
-    True
+    Returns: None if the choice was left to JAX (or there is none): for what is not an array of JAX's, for one that is
+    not committed to its devices, and where there is one device only.
     """
     if not several_devices() or is_traced(values) or not isinstance(values, jax.Array) or not values.committed:
         return None
@@ -81,16 +64,8 @@ def layout_of(scores: Any) -> Layout | None:
     """
     Divide a batch among devices: those that its scores are committed to, or all of this process.
 
-    Parameters
-    ----------
-    scores : ndarray or Array, shape (..., T)
-        The scores, not traced.
-
-    Returns
-    -------
-    Layout or None
-        None where JAX's own choice of a device does: for one sequence, on one device, and inside
-        ``jax.default_device`` or ``jax.set_mesh``, by which the user has chosen.
+    Returns: None where JAX's own choice of a device does: for one sequence, on one device, and inside
+    ``jax.default_device`` or ``jax.set_mesh``, by which the user has chosen.
     """
     batch = scores.shape[:-1]
     count = math.prod(batch)
@@ -117,22 +92,7 @@ def divided(batch: tuple[int, ...], count: int) -> tuple[int, ...] | None:
     """
     Divide the axes of a batch among devices, evenly.
 
-    Parameters
-    ----------
-    batch : tuple of int
-        The axes.
-    count : int
-        Devices.
-
-    Returns
-    -------
-    tuple of int or None
-        Into how many parts to divide each axis, ``count`` in all. None if it cannot be done.
-
-    Examples
-    --------
-    >>> divided((2, 12), 8), divided((13,), 8)
-    ((2, 4), None)
+    Returns: Into how many parts to divide each axis, ``count`` in all. None if it cannot be done.
     """
     shape = []
     for size in batch:
@@ -145,18 +105,8 @@ def lay_out(layout: Layout, tree: Any) -> Any:
     """
     Bring each device its sequences.
 
-    Parameters
-    ----------
-    layout : Layout
-        Of the batch.
-    tree : pytree of arrays, with the leading axes of the batch
-        From anywhere. What is on the host goes straight to each device, and must not change before results are there:
-        on a CPU, devices use the host's memory as it is, even if asked not to.
-
-    Returns
-    -------
-    pytree of Array
-        With leading axes ``layout.rows``.
+    ``tree``: From anywhere. What is on the host goes straight to each device, and must not change before results are
+    there: on a CPU, devices use the host's memory as it is, even if asked not to.
     """
     axes, sharding = len(layout.batch), _by_sequence(layout)
 
@@ -172,21 +122,7 @@ def lay_out(layout: Layout, tree: Any) -> Any:
 
 
 def spread_out(layout: Layout, tree: Any) -> Any:
-    """
-    Give every sequence its own copy, made on the sequence's device.
-
-    Parameters
-    ----------
-    layout : Layout
-        Of the batch.
-    tree : pytree of arrays
-        Of one sequence.
-
-    Returns
-    -------
-    pytree of Array
-        With leading axes ``layout.rows``.
-    """
+    """Give every sequence its own copy, made on the sequence's device."""
     return _copies(layout.rows, _by_sequence(layout), everywhere(layout, tree))
 
 
@@ -202,17 +138,7 @@ def everywhere(layout: Layout, tree: Any) -> Any:
     """
     Give every device the whole.
 
-    Parameters
-    ----------
-    layout : Layout
-        Of the batch.
-    tree : pytree
-        Arrays of JAX's are copied to every device; numbers are left as they are, since their type is a weak one.
-
-    Returns
-    -------
-    pytree
-        The same.
+    ``tree``: Arrays of JAX's are copied to every device; numbers are left as they are, since their type is a weak one.
     """
     sharding = NamedSharding(layout.mesh, PartitionSpec())
     return jax.tree.map(lambda leaf: jax.device_put(leaf, sharding) if isinstance(leaf, jax.Array) else leaf, tree)
@@ -222,18 +148,8 @@ def collected(layout: Layout, tree: Any) -> Any:
     """
     Give results the leading axes of the batch.
 
-    Parameters
-    ----------
-    layout : Layout
-        Of the batch.
-    tree : pytree of Array
-        With leading axes ``layout.rows``.
-
-    Returns
-    -------
-    pytree of Array
-        Where they are, if they are laid out evenly. Otherwise without the sequences that were repeated, on one device:
-        an array of JAX's has parts of one size only.
+    Returns: Where they are, if they are laid out evenly. Otherwise without the sequences that were repeated, on one
+    device: an array of JAX's has parts of one size only.
     """
     if layout.rows == layout.batch:
         return tree
@@ -249,25 +165,8 @@ def on_one_device(leaf: Any, home: Any = None, rows: slice | None = None) -> Any
     """
     Bring an array that is on several devices to one.
 
-    Parameters
-    ----------
-    leaf : array
-        Any array.
-    home : Device, optional
-        The device; by default JAX's choice, to which the array is not committed: it can be used with any other.
-    rows : slice, optional
-        What of it to bring; by default all.
-
-    Returns
-    -------
-    array
-        What is on one device already, and what is traced, stays there.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> on_one_device(np.arange(3), rows=slice(2))
-    array([0, 1])
+    ``home``: The device; by default JAX's choice, to which the array is not committed: it can be used with any other.
+    Returns: What is on one device already, and what is traced, stays there.
     """
     several = isinstance(leaf, jax.Array) and not is_traced(leaf) and len(leaf.sharding.device_set) > 1
     if several and jnp.issubdtype(leaf.dtype, jax.dtypes.extended):  # keys of random numbers are nothing to the host
@@ -279,25 +178,7 @@ def on_one_device(leaf: Any, home: Any = None, rows: slice | None = None) -> Any
 
 
 def apart(program: Any, mesh: Mesh, whole: tuple[Any, ...], own: tuple[Any, ...]) -> Any:
-    """
-    Run a program on each device, with no communication among them.
-
-    Parameters
-    ----------
-    program : callable
-        ``(*whole, *own) -> results``, the results with the leading axes of ``own``.
-    mesh : Mesh
-        Of the :class:`Layout`.
-    whole : tuple
-        What every device has.
-    own : tuple
-        What is laid out: the program sees a device's part.
-
-    Returns
-    -------
-    pytree of Array
-        Laid out in the same way.
-    """
+    """Run a program on each device, with no communication among them."""
     # Left to XLA's partitioner, a loop that ends when every sequence is done would ask all devices in every turn.
     parts = PartitionSpec(*mesh.axis_names)
     specs = (PartitionSpec(),) * len(whole) + (parts,) * len(own)

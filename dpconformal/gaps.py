@@ -24,26 +24,6 @@ def quantile_in_gap(
 
     Between them only the prior's share grows, so the point is a quantile of the prior; where that lies beyond
     the right neighbour, the level is reached by that atom's jump.
-
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-    prior_weight : Array
-        Its share; NaN if the state was spoilt.
-    mass : Array
-        Total mass of the atoms up to the left neighbour.
-    left, right : Array
-        The neighbours; the ends of the support where there is none.
-    levels : Array
-        Levels, NaN where one was refused inside ``jit``. All of these broadcast against each other.
-    rest : Array, optional
-        What rounding has taken from the mass.
-
-    Returns
-    -------
-    Array
-        Thresholds.
     """
     wanted = ((levels - mass) - rest) / prior_weight  # of the prior's own mass
     between = prior.quantile(jnp.clip(wanted, 0, 1))
@@ -60,18 +40,6 @@ def cdf_of_many(prior: Any, values: Float[Array, " N"]) -> Float[Array, " N"]:
 
     A cdf that is iterated until every element has converged goes over all of them again and again: in pieces that
     stay in the cache that is many times as fast.
-
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-    values : Array, shape (N,)
-        Where.
-
-    Returns
-    -------
-    Array, shape (N,)
-        Probabilities.
     """
     size = values.shape[0]
     if getattr(prior, "closed_form", False) or size <= PIECE:
@@ -95,19 +63,7 @@ def quantiles_in_gaps(
     After t rounds all but a share λ_t of the answers are atoms. A prior whose quantile has no closed form is
     inverted for the others only, a chunk at a time.
 
-    Parameters
-    ----------
-    prior : Prior
-        P0. Its attribute ``closed_form`` tells whether its quantiles are cheap.
-    prior_weight, mass, left, right, levels : Array
-        As for one gap.
-    reached : Array
-        The cdf just below the right neighbour.
-
-    Returns
-    -------
-    Array, shape (T, A)
-        Thresholds; for levels a ≤ b of a round they are ordered, to the last bit.
+    Returns: Thresholds; for levels a ≤ b of a round they are ordered, to the last bit.
     """
     if getattr(prior, "closed_form", False):
         return quantile_in_gap(prior, prior_weight, mass, left, right, levels)
@@ -145,21 +101,7 @@ def _indices(wanted: Bool[Array, " N"]) -> tuple[Int[Array, " M"], Int[Array, ""
 
 
 def in_order(thresholds: Float[Array, "T A"], levels: Float[Array, "#T A"]) -> Float[Array, "T A"]:
-    """
-    Undo the rounding that makes thresholds of nearly equal levels cross in their last bits.
-
-    Parameters
-    ----------
-    thresholds : Array, shape (T, A)
-        Ordered like the levels, up to rounding.
-    levels : Array, shape (T, A) or (1, A)
-        The levels.
-
-    Returns
-    -------
-    Array, shape (T, A)
-        Ordered like the levels.
-    """
+    """Undo the rounding that makes thresholds of nearly equal levels cross in their last bits."""
     order = jnp.argsort(levels, axis=-1)
     back = jnp.argsort(order, axis=-1)
     order, back = (jnp.broadcast_to(index, thresholds.shape) for index in (order, back))

@@ -20,46 +20,13 @@ from dpconformal.checks import (
 
 
 def float_dtype(array: Any) -> np.dtype:
-    """
-    Find the floating type in which an array is worked with: its own, as far as JAX's setting allows.
-
-    Parameters
-    ----------
-    array : ndarray or Array
-        Real numbers.
-
-    Returns
-    -------
-    dtype
-        float32 or float64.
-    """
+    """Find the floating type in which an array is worked with: its own, as far as JAX's setting allows."""
     dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else np.float64
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
 def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scores") -> np.ndarray | Array:
-    """
-    Check scores against the support, without a copy where none is needed.
-
-    Parameters
-    ----------
-    values : array_like
-        One score or many.
-    support : tuple
-        The ends of the support.
-    name : str
-        What to call them in the error.
-
-    Returns
-    -------
-    ndarray or Array
-        Floating-point scores, on the host. Traced ones are not checked here.
-
-    Raises
-    ------
-    ValueError
-        For NaN, infinite or out-of-support scores.
-    """
+    """Check scores against the support, without a copy where none is needed."""
     array = as_numbers(name, values)
     dtype = float_dtype(array)
     if isinstance(array, jax.core.Tracer):
@@ -100,17 +67,7 @@ def is_interval(support: tuple[Scalar, Scalar], dtype: Any) -> bool:
     """
     Tell whether a support is still one in the precision to work in.
 
-    Parameters
-    ----------
-    support : tuple
-        Its ends, possibly infinite; not traced.
-    dtype : dtype
-        To work in.
-
-    Returns
-    -------
-    bool
-        False if the ends fall together or overflow, or the width comes near the largest or smallest number.
+    Returns: False if the ends fall together or overflow, or the width comes near the largest or smallest number.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = (np.asarray(end, float).astype(dtype) for end in support)
@@ -124,48 +81,12 @@ def is_interval(support: tuple[Scalar, Scalar], dtype: Any) -> bool:
 
 
 def as_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = "scores") -> Array:
-    """
-    Convert scores and check them against the support.
-
-    Parameters
-    ----------
-    values, support, name
-        As for :func:`checked_scores`.
-
-    Returns
-    -------
-    Array
-        The scores, in memory of their own.
-
-    Raises
-    ------
-    ValueError
-        For NaN, infinite or out-of-support scores.
-    """
+    """Convert scores and check them against the support."""
     return jnp.asarray(checked_scores(values, support, name))
 
 
 def as_score(value: Numbers, support: tuple[Scalar, Scalar]) -> Array:
-    """
-    Convert one score and check it against the support.
-
-    Parameters
-    ----------
-    value : number
-        The score.
-    support : tuple
-        The ends of the support.
-
-    Returns
-    -------
-    Array, shape ()
-        The score. A traced one is checked for its shape only.
-
-    Raises
-    ------
-    ValueError
-        Also for more than one score.
-    """
+    """Convert one score and check it against the support."""
     score = as_scores(value, support, "score")
     if score.ndim:
         raise ValueError(f"score has shape {score.shape}: observe takes one score; use replay for many, or jax.vmap")
@@ -176,25 +97,8 @@ def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array
     """
     Convert confidence levels, or other probabilities, and check that they lie in [0, 1].
 
-    Parameters
-    ----------
-    values : array_like
-        Levels, of any shape.
-    dtype : dtype, optional
-        The floating type to work in; that of the levels by default.
-    name : str
-        What to call them in the error.
-
-    Returns
-    -------
-    Array
-        Floating-point levels. What lies strictly between 0 and 1 stays there, whatever the precision. Traced ones
-        outside [0, 1] are NaN.
-
-    Raises
-    ------
-    ValueError
-        For NaN or levels outside [0, 1].
+    Returns: Floating-point levels. What lies strictly between 0 and 1 stays there, whatever the precision. Traced ones
+    outside [0, 1] are NaN.
     """
     array = as_numbers(name, values)
     dtype = dtype or float_dtype(array)
@@ -214,36 +118,14 @@ def as_floats(values: Numbers, name: str = "x") -> Array:
     """
     Convert to a floating-point array; any real numbers will do.
 
-    Parameters
-    ----------
-    values : array_like
-        Real numbers.
-    name : str
-        What to call them in the error.
-
-    Returns
-    -------
-    Array
-        The same numbers, in their own floating type as far as JAX's setting allows.
+    Returns: The same numbers, in their own floating type as far as JAX's setting allows.
     """
     array = as_numbers(name, values)
     return jnp.asarray(array, float_dtype(array))
 
 
 def check_not_batched(owner: Any) -> None:
-    """
-    Refuse hyperparameters that are arrays where a number is meant.
-
-    Parameters
-    ----------
-    owner : pytree
-        A learner of ours. Inside ``vmap`` its leaves have lost the axis that is mapped.
-
-    Raises
-    ------
-    ValueError
-        Naming the first such hyperparameter.
-    """
+    """Refuse hyperparameters that are arrays where a number is meant."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(owner):
         names = [getattr(key, "name", "") for key in path]
         if "distribution" in names:  # NumPyro's own, whose batch_shape was checked
@@ -257,22 +139,5 @@ def check_not_batched(owner: Any) -> None:
 
 
 def exactly(level: Any) -> str:
-    """
-    Write a level with all of its digits: 0.9, and 0.9999999 where that is meant.
-
-    Parameters
-    ----------
-    level : float
-        Confidence level.
-
-    Returns
-    -------
-    str
-        Different for different levels.
-
-    Examples
-    --------
-    >>> exactly(0.9), exactly(1.0), exactly(0.9999999)
-    ('0.9', '1', '0.9999999')
-    """
+    """Write a level with all of its digits: 0.9, and 0.9999999 where that is meant."""
     return np.format_float_positional(float(level), trim="-")

@@ -43,40 +43,12 @@ class Learner(Protocol):
 
 
 def support_of(learner: Any) -> tuple[Scalar, Scalar]:
-    """
-    Return the ends of the interval that holds every score.
-
-    Parameters
-    ----------
-    learner : Learner
-        Any learner.
-
-    Returns
-    -------
-    tuple
-        The whole line for a learner that does not say.
-    """
+    """Return the ends of the interval that holds every score."""
     return getattr(learner, "support", (-math.inf, math.inf))
 
 
 def fresh_state(learner: Any, rounds: int, dtype: Any) -> State:
-    """
-    Return the state before any score, sized for a replay where the learner's ``init`` takes that.
-
-    Parameters
-    ----------
-    learner : Learner
-        Any learner.
-    rounds : int
-        Scores to come.
-    dtype : dtype
-        Of the scores.
-
-    Returns
-    -------
-    State
-        From ``learner.init``.
-    """
+    """Return the state before any score, sized for a replay where the learner's ``init`` takes that."""
     taken = inspect.signature(learner.init).parameters
     offered = {"rounds": rounds, "dtype": dtype}
     return learner.init(**{name: value for name, value in offered.items() if name in taken})
@@ -86,56 +58,18 @@ def check_levels(learner: Any, levels: Numbers, why: str = "") -> None:
     """
     Let a learner refuse levels that it cannot answer, before anything runs.
 
-    Parameters
-    ----------
-    learner : Learner
-        Any learner; one without ``check_levels`` answers every level.
-    levels : array_like
-        Levels to be asked for.
-    why : str
-        Where the levels come from, where the user did not ask for them: a part of the message.
-
-    Raises
-    ------
-    ValueError
-        Naming a level that the learner does not have.
+    ``why``: Where the levels come from, where the user did not ask for them: a part of the message.
     """
     if hasattr(learner, "check_levels"):
         learner.check_levels(levels, why)
 
 
 def usable(score: Float[Array, "*n"], support: tuple[Scalar, Scalar]) -> Bool[Array, "*n"]:
-    """
-    Whether a (possibly traced) score may enter a state.
-
-    Parameters
-    ----------
-    score : Array
-        The score, or many.
-    support : tuple
-        The ends of the support.
-
-    Returns
-    -------
-    Array
-        False for NaN, infinite and out-of-support scores.
-    """
+    """Whether a (possibly traced) score may enter a state."""
     low, high = (jnp.asarray(end, score.dtype) for end in support)
     return jnp.isfinite(score) & (score >= low) & (score <= high)
 
 
 def rounding(dtype: Any) -> float:
-    """
-    Tell how far apart numbers of about 1 may be that only rounding has parted.
-
-    Parameters
-    ----------
-    dtype : dtype
-        Of the numbers.
-
-    Returns
-    -------
-    float
-        64 units in the last place.
-    """
+    """Tell how far apart numbers of about 1 may be that only rounding has parted."""
     return 64 * float(jnp.finfo(dtype).eps)

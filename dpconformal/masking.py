@@ -11,31 +11,7 @@ from dpconformal.inputs import checked_scores
 
 
 def checked_mask(mask: Any, shape: tuple[int, ...]) -> Any:
-    """
-    Check which rounds are said to lack their score.
-
-    Parameters
-    ----------
-    mask : array_like of bool, shape (T,) or (..., T)
-        True where the score is missing.
-    shape : tuple of int
-        Of the scores.
-
-    Returns
-    -------
-    ndarray or Array of bool
-        In the shape of the scores.
-
-    Raises
-    ------
-    ValueError
-        If it does not hold booleans, or has another shape.
-
-    Examples
-    --------
-    >>> checked_mask([True, False], (3, 2)).shape
-    (3, 2)
-    """
+    """Check which rounds are said to lack their score."""
     remedy = "pass booleans, True where the score is missing, such as numpy.isnan(scores)"
     if isinstance(mask, np.ma.MaskedArray):
         raise ValueError(f"mask is itself a masked array: {remedy}")
@@ -57,25 +33,8 @@ def masked_scores(values: Numbers, mask: Any, support: tuple[Scalar, Scalar]) ->
     """
     Check scores where they are not masked.
 
-    Parameters
-    ----------
-    values : array_like, shape (..., T)
-        The scores; anything where they are masked.
-    mask : array_like of bool
-        The user's.
-    support : tuple
-        The ends of the support.
-
-    Returns
-    -------
-    tuple
-        Scores, with a number in the support where they are missing; and the mask in their shape. If the mask is traced,
-        so are the scores then, and what is wrong with them gives NaN thresholds.
-
-    Raises
-    ------
-    ValueError
-        For a mask or a score that is refused.
+    Returns: Scores, with a number in the support where they are missing; and the mask in their shape. If the mask is
+    traced, so are the scores then, and what is wrong with them gives NaN thresholds.
     """
     array: Any = as_numbers("scores", values)
     mask = checked_mask(mask, array.shape)
@@ -94,24 +53,7 @@ def masked_scores(values: Numbers, mask: Any, support: tuple[Scalar, Scalar]) ->
 
 
 def kept_rounds(mask: Any) -> np.ndarray:
-    """
-    List the rounds that were observed.
-
-    Parameters
-    ----------
-    mask : array of bool, shape (..., T)
-        True where the score is missing.
-
-    Returns
-    -------
-    ndarray of int, shape (..., N)
-        Their indices, for each sequence.
-
-    Raises
-    ------
-    ValueError
-        If sequences have unequal numbers of them, or the mask is traced.
-    """
+    """List the rounds that were observed."""
     if is_traced(mask):
         raise ValueError(
             "run.mask is being traced: how many rounds were observed is known outside jit only; inside, keep='summary' "
@@ -128,21 +70,7 @@ def kept_rounds(mask: Any) -> np.ndarray:
 
 
 def take_rounds(values: Any, kept: np.ndarray) -> Any:
-    """
-    Take rounds out of an array.
-
-    Parameters
-    ----------
-    values : array, shape (..., T) or (..., T, A)
-        A row a round.
-    kept : ndarray of int, shape (..., N)
-        Which rounds, from :func:`kept_rounds`.
-
-    Returns
-    -------
-    array, shape (..., N) or (..., N, A)
-        Those rows.
-    """
+    """Take rounds out of an array."""
     xp = jnp if isinstance(values, jax.Array) else np
     if kept.ndim == 1:  # one sequence: whole rows at a time are several times as fast
         return xp.take(values, kept, axis=0)
@@ -154,24 +82,7 @@ def round_counts(mask: Any, rounds: int) -> Any:
     """
     Count the rounds that were observed.
 
-    Parameters
-    ----------
-    mask : array of bool, shape (..., T), or None
-        True where the score is missing.
-    rounds : int
-        T.
-
-    Returns
-    -------
-    int or array of int, shape (...)
-        One number if it is the same for all sequences; inside ``jit`` an array.
-
-    Examples
-    --------
-    >>> round_counts(np.array([[True, False], [False, True]]), 2)
-    1
-    >>> round_counts(np.array([[True, False], [False, False]]), 2)
-    array([1, 2])
+    Returns: One number if it is the same for all sequences; inside ``jit`` an array.
     """
     if mask is None:
         return rounds

@@ -40,11 +40,8 @@ def available() -> int | None:
     """
     Tell how much memory this process may still take.
 
-    Returns
-    -------
-    int or None
-        Bytes: the least of what the machine has free, what the process's control groups leave it, and what is left of
-        its address space (``ulimit -v``). None where none of these is known, as on systems other than Linux.
+    Returns: Bytes: the least of what the machine has free, what the process's control groups leave it, and what is left
+    of its address space (``ulimit -v``). None where none of these is known, as on systems other than Linux.
     """
     found = [_machine(), *_control_groups(), _address_space()]
     return min((size for size in found if size is not None), default=None)
@@ -97,27 +94,7 @@ def _address_space() -> int | None:
 
 
 def check_memory(learner: Any, shape: tuple[int, ...], levels: Any, dtype: Any, keep: str) -> None:
-    """
-    Refuse a replay whose result and state cannot fit.
-
-    Parameters
-    ----------
-    learner : Learner
-        The learner, for the size of its state.
-    shape : tuple of int
-        Of the scores, (..., T).
-    levels : array_like, shape (A,) or (T, A)
-        The levels, not yet checked.
-    dtype : dtype
-        Of the thresholds.
-    keep : {"all", "summary"}
-        Whether every threshold is kept.
-
-    Raises
-    ------
-    TooLarge
-        With both sizes, and what to do.
-    """
+    """Refuse a replay whose result and state cannot fit."""
     size, count, asked = np.dtype(dtype).itemsize, math.prod(shape), 1
     with contextlib.suppress(ValueError, IndexError):  # what is wrong with them is said later
         asked = np.shape(levels)[-1]
@@ -159,24 +136,7 @@ def _state_and_work(learner: Any, shape: tuple[int, ...], dtype: Any) -> tuple[f
 
 
 def in_units(size: int | float) -> str:
-    """
-    Write a number of bytes to be read.
-
-    Parameters
-    ----------
-    size : number
-        Bytes.
-
-    Returns
-    -------
-    str
-        With three digits.
-
-    Examples
-    --------
-    >>> in_units(7.3e13)
-    '73 TB'
-    """
+    """Write a number of bytes to be read."""
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if size < 1000 or unit == "TB":
             return f"{size:.3g} {unit}" if size < 1000 else f"{size:,.0f} {unit}"

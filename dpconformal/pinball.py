@@ -4,21 +4,7 @@ from typing import Any
 
 
 def pinball(xp: Any, threshold: Any, score: Any, level: Any) -> Any:
-    """
-    Compute the quantile loss in a given namespace.
-
-    Parameters
-    ----------
-    xp : module
-        ``numpy`` or ``jax.numpy``.
-    threshold, score, level : array
-        That broadcast against each other.
-
-    Returns
-    -------
-    array
-        The loss.
-    """
+    """Compute the quantile loss in a given namespace."""
     above = xp.maximum(threshold - score, 0)
     below = xp.maximum(score - threshold, 0)
     free = (level >= 1) | (above == 0)  # 0 · ∞ is 0 here

@@ -16,23 +16,8 @@ def register(*, static: tuple[str, ...] = ()) -> Callable[[type[T]], type[T]]:
     Unflattening bypasses the constructor. JAX rebuilds pytrees with tracers, axis numbers and
     placeholders in the place of numbers; the constructor's checks are for what a user writes.
 
-    Parameters
-    ----------
-    static : tuple of str
-        Fields that are part of the program (sizes, functions) rather than its data: changing one
-        compiles anew, changing any other field does not.
-
-    Returns
-    -------
-    callable
-        A class decorator.
-
-    Examples
-    --------
-    >>> import jax
-    >>> from dpconformal import schedules
-    >>> jax.tree.leaves(schedules.Dirichlet(5.0))
-    [5.0]
+    ``static``: Fields that are part of the program (sizes, functions) rather than its data: changing one compiles anew,
+    changing any other field does not.
     """
 
     def decorate(cls: type[T]) -> type[T]:

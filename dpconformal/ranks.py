@@ -43,20 +43,7 @@ def arrival_ranks(scores: Numbers) -> tuple[np.ndarray, np.ndarray]:
     """
     Count how many of the scores before are smaller, and how many are equal.
 
-    Parameters
-    ----------
-    scores : array_like, shape (..., T)
-        Scores in time order.
-
-    Returns
-    -------
-    tuple of ndarray of int, shape (..., T)
-        Smaller scores and equal ones. The work grows with T log T.
-
-    Examples
-    --------
-    >>> arrival_ranks([2, 1, 2, 3, 2])
-    (array([0, 0, 1, 3, 1]), array([0, 0, 1, 0, 2]))
+    Returns: Smaller scores and equal ones. The work grows with T log T.
     """
     values = np.asarray(as_numbers("scores", scores))
     if values.ndim == 0:

@@ -165,31 +165,7 @@ def decaying(epsilon: Scalar = 0.1, scale: Scalar = 1.0) -> Power:
 
 
 def as_rate(rate: Any, owner: str) -> Rate:
-    """
-    Accept a rate, a number (a constant step) or a function t → η_t.
-
-    Parameters
-    ----------
-    rate : Rate, number or callable
-        What the user gave.
-    owner : str
-        Whose it is, for the error.
-
-    Returns
-    -------
-    Rate
-        A rate.
-
-    Raises
-    ------
-    ValueError
-        If it is none of these.
-
-    Examples
-    --------
-    >>> as_rate(0.25, "OGD").step(9)
-    Array(0.25, dtype=float...)
-    """
+    """Accept a rate, a number (a constant step) or a function t → η_t."""
     if isinstance(rate, Rate) and not isinstance(rate, type):
         opaque = any(leaf is rate for leaf in jax.tree.leaves(rate))
         return Custom(rate.step) if opaque else rate
@@ -201,21 +177,7 @@ def as_rate(rate: Any, owner: str) -> Rate:
 
 
 def check_steps(rate: Any, first: int, last: int) -> None:
-    """
-    Evaluate a user's own rate on the rounds about to be run and refuse steps below 0.
-
-    Parameters
-    ----------
-    rate : Rate
-        A :class:`Power` was checked when it was made.
-    first, last : int
-        The rounds, both included.
-
-    Raises
-    ------
-    ValueError
-        With the round and the step.
-    """
+    """Evaluate a user's own rate on the rounds about to be run and refuse steps below 0."""
     if isinstance(rate, Power) or last < first or is_traced(rate):
         return
     rounds = np.arange(first, last + 1)

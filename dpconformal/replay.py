@@ -140,24 +140,7 @@ def replay_batch(
     mask: Any = None,
     delay: Any = 0,
 ) -> Replay | Summary:
-    """
-    Replay scores whose last axis is known to be that of the rounds, however many there are.
-
-    Parameters
-    ----------
-    learner, scores, levels, state, keep, method, context, mask, delay
-        As for :func:`replay`.
-
-    Returns
-    -------
-    Replay or Summary
-        As for :func:`replay`.
-
-    Raises
-    ------
-    ValueError
-        Naming the argument, the index and the value, before anything runs.
-    """
+    """Replay scores whose last axis is known to be that of the rounds, however many there are."""
     if not isinstance(learner, Learner) or isinstance(learner, type):
         hint = "an instance, with brackets" if isinstance(learner, type) else "a learner such as dpconformal.Exact()"
         raise ValueError(f"learner = {learner!r}: pass {hint}")

@@ -63,14 +63,7 @@ class Rounds(NamedTuple):
 
 
 def padded_length(rounds: int) -> int:
-    """
-    Return the length to which this many rounds are padded, so that a new length is rarely a new program.
-
-    Examples
-    --------
-    >>> [padded_length(rounds) for rounds in (0, 10, 65, 2048, 2049, 10**6)]
-    [0, 64, 128, 2048, 4096, 1015808]
-    """
+    """Return the length to which this many rounds are padded, so that a new length is rarely a new program."""
     if rounds <= BLOCK:
         return max(SHORTEST, 1 << (rounds - 1).bit_length()) if rounds else 0
     # Blocks up to 2^17 rounds, and beyond that 64 lengths for each doubling: at most 3 % are padding.

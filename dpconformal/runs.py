@@ -138,21 +138,7 @@ def not_at_once(run: Replay) -> bool:
     """
     Tell whether scores of a run became known later than at the end of their rounds.
 
-    Parameters
-    ----------
-    run : Replay
-        Any run.
-
-    Returns
-    -------
-    bool
-        True also if that cannot be known, for a traced delay, and for a run that rounds were taken out of.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> not_at_once(dpc.replay(dpc.Exact(), [0.2, 0.4], levels=[0.5], delay=1))
-    True
+    Returns: True also if that cannot be known, for a traced delay, and for a run that rounds were taken out of.
     """
     return run.delay is None or is_traced(run.delay) or bool(np.any(np.asarray(run.delay)))
 

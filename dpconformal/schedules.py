@@ -217,29 +217,7 @@ def discounted(beta: Scalar) -> Constant:
 
 
 def as_schedule(schedule: Any) -> Schedule:
-    """
-    Accept a schedule or a plain function t → λ_t.
-
-    Parameters
-    ----------
-    schedule : Schedule or callable
-        What the user gave.
-
-    Returns
-    -------
-    Schedule
-        A schedule.
-
-    Raises
-    ------
-    ValueError
-        If it is neither.
-
-    Examples
-    --------
-    >>> as_schedule(lambda t: 1 / t).weight(4)
-    Array(0.25, dtype=float...)
-    """
+    """Accept a schedule or a plain function t → λ_t."""
     if isinstance(schedule, Schedule) and not isinstance(schedule, type):
         opaque = any(leaf is schedule for leaf in jax.tree.leaves(schedule))
         return Custom(schedule.weight) if opaque else schedule
@@ -249,21 +227,7 @@ def as_schedule(schedule: Any) -> Schedule:
 
 
 def check_weights(schedule: Schedule, first: int, last: int) -> None:
-    """
-    Evaluate a user's own schedule on the rounds about to be run and refuse weights outside (0, 1].
-
-    Parameters
-    ----------
-    schedule : Schedule
-        Those of this module other than :class:`Custom` were checked when they were made.
-    first, last : int
-        The rounds, both included.
-
-    Raises
-    ------
-    ValueError
-        With the round and the weight.
-    """
+    """Evaluate a user's own schedule on the rounds about to be run and refuse weights outside (0, 1]."""
     if (
         isinstance(schedule, (InverseSqrt, Dirichlet, Constant, ForDelay))
         or last < max(first, 2)

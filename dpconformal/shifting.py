@@ -12,23 +12,7 @@ from dpconformal.learner import support_of
 
 
 def spread_rounds(tree: Any, axes: int, batch: tuple[int, ...]) -> Any:
-    """
-    Repeat what belongs to the scores for every delay.
-
-    Parameters
-    ----------
-    tree : pytree of array
-        With the leading axes of the scores.
-    axes : int
-        How many these are.
-    batch : tuple of int
-        Leading axes of the run.
-
-    Returns
-    -------
-    pytree of array
-        With those.
-    """
+    """Repeat what belongs to the scores for every delay."""
 
     def repeat(leaf: Any) -> Any:
         xp = np if isinstance(leaf, np.ndarray) else jnp
@@ -39,50 +23,14 @@ def spread_rounds(tree: Any, axes: int, batch: tuple[int, ...]) -> Any:
 
 
 def arriving(learner: Any, delay: Any, own: Told, waiting: Told | None) -> Told:
-    """
-    Tell what becomes known in each round: the score of that many rounds before.
-
-    Parameters
-    ----------
-    learner : Learner
-        For the support.
-    delay : int, or array of int, shape (...)
-        Of each sequence; possibly traced.
-    own : Told
-        The scores of the rounds themselves.
-    waiting : Told or None
-        What was on its way before the first round.
-
-    Returns
-    -------
-    Told
-        Of as many rounds.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> arriving(dpc.Exact(), 2, Told(np.array([0.2, 0.4, 0.6])), None)[:2]
-    (array([0. , 0. , 0.2]), array([False, False,  True]))
-    """
+    """Tell what becomes known in each round: the score of that many rounds before."""
     both = _one_after_the_other(own, waiting)
     rounds, places = own.scores.shape[-1], both.scores.shape[-1]
     return _taken(learner, both, np.arange(places - rounds, places, dtype=np.int32), delay)
 
 
 def on_their_way(learner: Any, delay: Any, own: Told, waiting: Told | None) -> Told:
-    """
-    Tell what is not known yet after the last round.
-
-    Parameters
-    ----------
-    learner, delay, own, waiting
-        As for :func:`arriving`; the delay is not traced.
-
-    Returns
-    -------
-    Told
-        Of as many places as the longest delay has rounds.
-    """
+    """Tell what is not known yet after the last round."""
     both, longest = _one_after_the_other(own, waiting), int(np.max(delay, initial=0))
     places = both.scores.shape[-1]
     found = _taken(learner, both, np.arange(places - longest, places, dtype=np.int32), 0)

@@ -15,25 +15,8 @@ def starting_state(learner: Learner, scores: Any, state: State) -> tuple[Any, St
     """
     Make the state from which a run over the scores begins.
 
-    Parameters
-    ----------
-    learner : Learner
-        The learner.
-    scores : Array, shape (..., T)
-        Checked scores.
-    state : State or None
-        The user's state, to carry on from.
-
-    Returns
-    -------
-    tuple
-        The scores and a state, in a common dtype that loses nothing. The user's has the leading axes of the scores;
-        a fresh one has none, see :func:`spread`.
-
-    Raises
-    ------
-    ValueError
-        If the state is not one of this learner's, or has other leading axes.
+    Returns: The scores and a state, in a common dtype that loses nothing. The user's has the leading axes of the
+    scores; a fresh one has none, see :func:`spread`.
     """
     batch, rounds = scores.shape[:-1], scores.shape[-1]
     if state is None:
@@ -66,19 +49,5 @@ def starting_state(learner: Learner, scores: Any, state: State) -> tuple[Any, St
 
 
 def spread(state: State, batch: tuple[int, ...]) -> State:
-    """
-    Give every sequence of a batch its own copy of a state.
-
-    Parameters
-    ----------
-    state : State
-        Of one sequence.
-    batch : tuple of int
-        Leading axes.
-
-    Returns
-    -------
-    State
-        With those axes.
-    """
+    """Give every sequence of a batch its own copy of a state."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), state)

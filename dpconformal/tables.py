@@ -60,24 +60,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
 
 
 def number(value: Any) -> str:
-    """
-    Write a number in few characters.
-
-    Parameters
-    ----------
-    value : float
-        Any.
-
-    Returns
-    -------
-    str
-        Nothing for NaN.
-
-    Examples
-    --------
-    >>> number(0.12345), number(999.6), number(float("inf")), number(0.0), number(1.2e-5)
-    ('0.123', '1,000', '∞', '0', '1.2e-05')
-    """
+    """Write a number in few characters."""
     value = float(value)
     if value != value:
         return ""

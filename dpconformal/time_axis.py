@@ -16,21 +16,7 @@ def check_not_column(name: str, shape: tuple[int, ...], function: str | None = N
     """
     Refuse a column vector, which would be read as many series of one round.
 
-    Parameters
-    ----------
-    name : str
-        The argument's name.
-    shape : tuple of int
-        Its shape, the last axis being that of the rounds.
-    function : str, optional
-        What the user called, if it can be called for each series under ``jax.vmap`` and takes a state.
-    delay : int or array of int, optional
-        The delay, where there may be one. One for each series leaves no doubt.
-
-    Raises
-    ------
-    ValueError
-        With both readings, and how to ask for each.
+    ``function``: What the user called, if it can be called for each series under ``jax.vmap`` and takes a state.
     """
     series, batch = math.prod(shape[:-1]), shape[:-1]
     if shape[-1:] != (1,) or series <= 1 or np.shape(delay) == batch:
@@ -44,23 +30,7 @@ def check_not_column(name: str, shape: tuple[int, ...], function: str | None = N
 
 
 def check_time_index(name: str, values: Any, axis: int = -1) -> None:
-    """
-    Refuse a pandas or xarray object whose times go back, repeat or lie along another axis than that of the rounds.
-
-    Parameters
-    ----------
-    name : str
-        The argument's name.
-    values : object
-        The argument; of anything but pandas and xarray objects there is nothing to check.
-    axis : int
-        The axis of the rounds.
-
-    Raises
-    ------
-    ValueError
-        Naming the first place, and what to do.
-    """
+    """Refuse a pandas or xarray object whose times go back, repeat or lie along another axis than the rounds."""
     indexes = _indexes(values)
     if not indexes:
         return

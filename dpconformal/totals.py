@@ -53,21 +53,7 @@ class Totals(NamedTuple):
 
 
 def no_rounds(count: int, dtype: jnp.dtype) -> Totals:
-    """
-    Return totals before any round.
-
-    Parameters
-    ----------
-    count : int
-        Levels.
-    dtype : dtype
-        Of the thresholds.
-
-    Returns
-    -------
-    Totals
-        All zero.
-    """
+    """Return totals before any round."""
     zero = jnp.zeros(count, dtype)
     return Totals(jnp.zeros(count, jnp.int32), Sum(zero, zero), Sum(zero, zero))
 
@@ -79,27 +65,7 @@ def add_rounds(
     levels: Float[Array, "#T A"],
     real: Bool[Array, " T"],
 ) -> Totals:
-    """
-    Add a stretch of rounds to totals.
-
-    Parameters
-    ----------
-    totals : Totals
-        So far.
-    thresholds : Array, shape (T, A)
-        Of the rounds.
-    scores : Array, shape (T,)
-        Of the rounds.
-    levels : Array, shape (T, A) or (1, A)
-        Of the rounds.
-    real : Array, shape (T,)
-        False for padding.
-
-    Returns
-    -------
-    Totals
-        With the rounds in them.
-    """
+    """Add a stretch of rounds to totals."""
     score, counts = scores[:, None], real[:, None]
     loss = pinball(jnp, thresholds, score, levels)
     return Totals(
@@ -113,26 +79,7 @@ def totals_of(thresholds: Any, scores: Any, levels: Any, observed: Any = None) -
     """
     Add up a stretch of rounds, of one sequence or a batch.
 
-    Parameters
-    ----------
-    thresholds : array, shape (..., T, A)
-        Of the rounds.
-    scores : array, shape (..., T)
-        Of the rounds.
-    levels : array, shape (A,) or (T, A)
-        Of the rounds.
-    observed : array of bool, shape (T,) or (..., T), optional
-        False for rounds that do not count.
-
-    Returns
-    -------
-    Totals
-        With axes (..., A): on the host in double precision, inside ``jit`` in that of the thresholds.
-
-    Examples
-    --------
-    >>> totals_of(np.array([[0.5], [0.25]]), np.array([0.25, 0.75]), np.array([0.5])).loss.high
-    array([0.375])
+    Returns: With axes (..., A): on the host in double precision, inside ``jit`` in that of the thresholds.
     """
     real = np.ones(scores.shape, bool) if observed is None else observed
     if is_traced(thresholds, scores, levels, real):
@@ -165,19 +112,7 @@ def _traced_totals(thresholds: Any, scores: Any, levels: Any, real: Any) -> Tota
 
 
 def joined(parts: Sequence[Totals]) -> Totals:
-    """
-    Add up totals on the host, in double precision.
-
-    Parameters
-    ----------
-    parts : sequence of Totals
-        Of stretches of rounds.
-
-    Returns
-    -------
-    Totals
-        Of all of them, as NumPy arrays.
-    """
+    """Add up totals on the host, in double precision."""
 
     def add(*leaves: Any) -> np.ndarray:
         wide = np.int64 if np.issubdtype(leaves[0].dtype, np.integer) else np.float64

@@ -9,20 +9,7 @@ def visible(text: str) -> str:
     r"""
     Write out the characters of a text that a terminal would obey.
 
-    Parameters
-    ----------
-    text : str
-        From a file, say.
-
-    Returns
-    -------
-    str
-        The same with escape sequences, changes of direction and the like written as ``\x1b``. Ends of lines stay.
-
-    Examples
-    --------
-    >>> print(visible("a\x1b[2J, b\u202e"))
-    a\x1b[2J, b\u202e
+    Returns: The same with escape sequences, changes of direction and the like written as ``\x1b``. Ends of lines stay.
     """
     if text.isprintable():
         return text

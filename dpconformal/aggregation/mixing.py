@@ -18,28 +18,6 @@ def mixed(values: Float[Array, "N P"], log_weights: Float[Array, "N P"]) -> Floa
     F = ½ - ¼ ln[Σ w e^(-2F²) / Σ w e^(-2(1-F)²)], the substitution of the aggregating algorithm: whatever the score,
     what F costs is at most -½ ln Σ w e^(-2 · what each belief costs). Between the smallest of the values and the
     largest. As functions of the point the results need not ascend; sorted, they cost no more at any score.
-
-    Parameters
-    ----------
-    values : Array, shape (N, P)
-        The beliefs' cdfs.
-    log_weights : Array, shape (N, P)
-        Logarithms of weights, which need not add up to 1.
-
-    Returns
-    -------
-    Array, shape (P,)
-        The mixture, ascending.
-
-    References
-    ----------
-    V'yugin and Trunov (2019), Online learning with continuous ranked probability score.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> [round(float(value), 4) for value in mixed(jnp.array([[0.2, 0.7], [0.4, 0.7]]), jnp.zeros((2, 2)))]
-    [0.3079, 0.7]
     """
     weights = jax.nn.softmax(log_weights, axis=0)
     if_above = jnp.sum(weights * jnp.exp(-RATE * values**2), axis=0)
@@ -55,21 +33,8 @@ def learnt(
     """
     Charge each belief at each point for what it said there.
 
-    Parameters
-    ----------
-    log_weights : Array, shape (N, P)
-        Before.
-    values : Array, shape (N, P)
-        The beliefs' cdfs, as of before the score.
-    above : Array, shape (P,)
-        What part of a point's cell lies below the score: there the right answer was 0, elsewhere 1.
-    share : number
-        Of the weight, that is divided among all beliefs anew.
-
-    Returns
-    -------
-    Array, shape (N, P)
-        After; the largest of a point is 0, or was before the sharing.
+    ``above``: What part of a point's cell lies below the score: there the right answer was 0, elsewhere 1. Returns:
+    After; the largest of a point is 0, or was before the sharing.
     """
     cost = above[None] * values**2 + (1 - above)[None] * (1 - values) ** 2
     log_weights = log_weights - RATE * cost

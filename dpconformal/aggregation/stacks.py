@@ -39,19 +39,7 @@ def takes_context(learner: Any) -> bool:
 
 
 def stacked(learners: Sequence[Any]) -> list[Stack]:
-    """
-    Sort learners into stacks.
-
-    Parameters
-    ----------
-    learners : sequence of Learner
-        In any order.
-
-    Returns
-    -------
-    list of Stack
-        In the order of their first learners.
-    """
+    """Sort learners into stacks."""
     kinds: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
         leaves, structure = jax.tree.flatten(learner)
@@ -69,23 +57,7 @@ def stacked(learners: Sequence[Any]) -> list[Stack]:
 
 
 def joined(learners: Sequence[Any], states: Sequence[State], axis: int = 0) -> tuple[State, ...]:
-    """
-    Put the states of learners into stacks.
-
-    Parameters
-    ----------
-    learners : sequence of Learner
-        The learners.
-    states : sequence of State
-        One each.
-    axis : int
-        Where the stack's axis goes: behind those of a batch.
-
-    Returns
-    -------
-    tuple of State
-        One a stack.
-    """
+    """Put the states of learners into stacks."""
     return tuple(
         jax.tree.map(lambda *leaves: jnp.stack(leaves, axis), *(states[place] for place in stack.places))
         for stack in stacked(learners)
@@ -93,23 +65,7 @@ def joined(learners: Sequence[Any], states: Sequence[State], axis: int = 0) -> t
 
 
 def parted(learners: Sequence[Any], stacks: Sequence[State], axis: int = 0) -> list[State]:
-    """
-    Take the states of learners out of their stacks.
-
-    Parameters
-    ----------
-    learners : sequence of Learner
-        The learners.
-    stacks : sequence of State
-        From :func:`joined`.
-    axis : int
-        Where the stack's axis is.
-
-    Returns
-    -------
-    list of State
-        One each, in the order of the learners.
-    """
+    """Take the states of learners out of their stacks."""
     states: list[State] = [None] * len(learners)
     for stack, state in zip(stacked(learners), stacks, strict=True):
         for k, place in enumerate(stack.places):
@@ -118,25 +74,7 @@ def parted(learners: Sequence[Any], stacks: Sequence[State], axis: int = 0) -> l
 
 
 def read(learners: Sequence[Any], stacks: Sequence[State], reader: Callable[..., Array], context: Any) -> Array:
-    """
-    Read something off every learner.
-
-    Parameters
-    ----------
-    learners : sequence of Learner
-        The learners.
-    stacks : sequence of State
-        Their states.
-    reader : callable
-        ``(learner, state, **given) -> Array``.
-    context : Any
-        Of the round, or None; handed to learners that take one.
-
-    Returns
-    -------
-    Array, shape (N, ...)
-        In the order of the stacks.
-    """
+    """Read something off every learner."""
     found = []
     for stack, state in zip(stacked(learners), stacks, strict=True):
         given = {"context": context} if stack.told else {}
@@ -145,25 +83,7 @@ def read(learners: Sequence[Any], stacks: Sequence[State], reader: Callable[...,
 
 
 def cdf_in_cells(learner: Any, state: State, middles: Array, **given: Any) -> Array:
-    """
-    Evaluate a learner's cdf in the middles of equal cells.
-
-    Parameters
-    ----------
-    learner : Learner
-        With a cdf.
-    state : State
-        Its state.
-    middles : Array, shape (P,)
-        Of cells of equal width that fill the support.
-    **given
-        The round's context, for a learner that takes one.
-
-    Returns
-    -------
-    Array, shape (P,)
-        Probabilities.
-    """
+    """Evaluate a learner's cdf in the middles of equal cells."""
     if not isinstance(learner, Quantized) or not isinstance(state, BinnedScores):
         return learner.cdf(state, middles, **given)
     # How many bins have their atom below is known beforehand: no search, and so a fraction of the time.

@@ -54,19 +54,7 @@ def judged_rounds(state: Any, learner: Any) -> Any:
 
 
 def check_window(learner: Any) -> None:
-    """
-    Check and normalise what the methods with a window have in common, while one is being constructed.
-
-    Parameters
-    ----------
-    learner : ACI, DtACI or AgACI
-        The learner.
-
-    Raises
-    ------
-    ValueError
-        Naming what is wrong.
-    """
+    """Check and normalise what the methods with a window have in common, while one is being constructed."""
     owner = type(learner).__name__
     check_grid(learner)
     object.__setattr__(learner, "window", places(f"{owner}.window", learner.window, 1))
@@ -78,19 +66,7 @@ def check_window(learner: Any) -> None:
 
 
 def window_of(state: Any) -> Window:
-    """
-    Return the window within a state.
-
-    Parameters
-    ----------
-    state : State
-        With the fields of a window.
-
-    Returns
-    -------
-    Window
-        The window.
-    """
+    """Return the window within a state."""
     return Window(state.seen, state.latest, state.ordered)
 
 
@@ -101,22 +77,6 @@ def adapted_levels(
     Compute the level at which ACI asks its window: higher after misses, lower after coverage.
 
     One round moves it by rate · (miss - (1 - level)); together they come to the closed form used here.
-
-    Parameters
-    ----------
-    levels : Array
-        Target levels.
-    misses : Array
-        Rounds that missed.
-    rounds : Array, shape ()
-        Rounds in all.
-    rate : Array
-        γ.
-
-    Returns
-    -------
-    Array
-        Levels, possibly outside [0, 1].
     """
     expected = (1 - levels) * rounds.astype(levels.dtype)
     return levels + rate * (misses.astype(levels.dtype) - expected)
@@ -125,27 +85,7 @@ def adapted_levels(
 def asked_of_window(
     learner: Any, window: Window, levels: Float[Array, "*n"], convention: str, outside: str
 ) -> Float[Array, "*n"]:
-    """
-    Take quantiles of a window at levels that may lie outside [0, 1].
-
-    Parameters
-    ----------
-    learner : GridLearner
-        For its support.
-    window : Window
-        With at least one score.
-    levels : Array
-        Adapted levels.
-    convention : str
-        See :func:`dpconformal.beliefs.window.window_quantile`.
-    outside : {"ends", "infinite", "extremes"}
-        What answers a level outside [0, 1].
-
-    Returns
-    -------
-    Array
-        Thresholds.
-    """
+    """Take quantiles of a window at levels that may lie outside [0, 1]."""
     inside = window_quantile(window, jnp.clip(levels, 0, 1), convention)
     if outside == "extremes":
         return inside

@@ -68,61 +68,19 @@ class Choice(NamedTuple):
 
 
 def no_rounds(groups: int, levels: int, buckets: int, seed: Any, dtype: Any) -> Buckets:
-    """
-    Return the evidence before any score.
-
-    Parameters
-    ----------
-    groups, levels, buckets : int
-        Sizes.
-    seed : int
-        Of the key.
-    dtype : dtype
-        Of the scores.
-
-    Returns
-    -------
-    Buckets
-        With the coin of round 1.
-    """
+    """Return the evidence before any score."""
     nothing = jnp.zeros((groups, levels, buckets), jnp.int32)
     zero, coin = jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
     return tossed(Buckets(zero, _key_data(seed), coin, nothing, nothing, jnp.ones(nothing.shape, dtype)))
 
 
 def reseeded(state: Buckets, seed: Any) -> Buckets:
-    """
-    Give evidence another key.
-
-    Parameters
-    ----------
-    state : Buckets
-        The evidence.
-    seed : int
-        Of the key.
-
-    Returns
-    -------
-    Buckets
-        With the coin of the coming round tossed anew.
-    """
+    """Give evidence another key."""
     return tossed(state._replace(key=_key_data(seed)))
 
 
 def tossed(state: Buckets) -> Buckets:
-    """
-    Toss the coin of the coming round.
-
-    Parameters
-    ----------
-    state : Buckets
-        The evidence.
-
-    Returns
-    -------
-    Buckets
-        With the coin.
-    """
+    """Toss the coin of the coming round."""
     key = jax.random.wrap_key_data(state.key, impl="threefry2x32")
     coin = jax.random.uniform(jax.random.fold_in(key, jnp.maximum(state.seen, 0) + 1), (), state.coin.dtype)
     return state._replace(coin=coin)
@@ -183,27 +141,7 @@ def choose(
 def counted(
     state: Buckets, groups: Bool[Array, " N"], bucket: Int[Array, " G"], missed: Bool[Array, " G"], normalize: bool
 ) -> Buckets:
-    """
-    Count a round in the buckets played.
-
-    Parameters
-    ----------
-    state : Buckets
-        The evidence.
-    groups : Array, shape (groups,)
-        To which groups the round belongs.
-    bucket : Array, shape (G,)
-        The buckets played; -1 for none.
-    missed : Array, shape (G,)
-        Whether the score exceeded the threshold.
-    normalize : bool
-        Whether a bucket's errors count for less the more it was used.
-
-    Returns
-    -------
-    Buckets
-        With the coin of the round after.
-    """
+    """Count a round in the buckets played."""
     played = jnp.arange(state.counts.shape[-1], dtype=jnp.int32)[None, :] == bucket[:, None]
     used = groups[:, None, None] & played[None]
     worth = state.worth

@@ -57,19 +57,7 @@ class WindowAndExperts(NamedTuple):
 
 
 def check_rates(learner: Any) -> None:
-    """
-    Check and normalise the rates of a learner's experts, while it is being constructed.
-
-    Parameters
-    ----------
-    learner : DtACI or AgACI
-        The learner.
-
-    Raises
-    ------
-    ValueError
-        Naming what is wrong.
-    """
+    """Check and normalise the rates of a learner's experts, while it is being constructed."""
     name = f"{type(learner).__name__}.rates"
     rates = as_numbers(name, learner.rates)
     if rates.ndim == 0 or rates.shape[-1] == 0:
@@ -81,21 +69,7 @@ def check_rates(learner: Any) -> None:
 
 
 def levels_of_experts(learner: Any, state: Any) -> Float[Array, "G K"]:
-    """
-    Compute the adapted level of each expert, see :func:`dpconformal.baselines.aci.adapted_levels`.
-
-    Parameters
-    ----------
-    learner : DtACI or AgACI
-        The learner.
-    state : State
-        With the experts' misses.
-
-    Returns
-    -------
-    Array, shape (G, K)
-        Levels, possibly outside [0, 1].
-    """
+    """Compute the adapted level of each expert, see :func:`dpconformal.baselines.aci.adapted_levels`."""
     dtype, shape = state.latest.dtype, state.misses.shape
     levels = jnp.broadcast_to(grid_of(learner, dtype)[:, None], shape)
     rates = jnp.broadcast_to(jnp.asarray(learner.rates).astype(dtype)[None, :], shape)

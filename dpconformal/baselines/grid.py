@@ -96,26 +96,7 @@ def routed(learner: Any, state: State, levels: Numbers, *given: Any) -> Float[Ar
     """
     Ask a grid learner for levels of its grid, in any order.
 
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    state : State
-        Its state.
-    levels : array_like
-        Levels in [0, 1].
-    *given
-        What else its ``thresholds`` takes.
-
-    Returns
-    -------
-    Array
-        Thresholds; NaN for a traced level that is not in the grid.
-
-    Raises
-    ------
-    ValueError
-        For a level that is not in the grid, unless the learner is one that goes to the nearest.
+    Returns: Thresholds; NaN for a traced level that is not in the grid.
     """
     check_state(learner, state)
     learner.check_levels(levels)
@@ -126,21 +107,7 @@ def learnt(learner: Any, state: State, score: Numbers, *given: Any) -> State:
     """
     Let a grid learner take in a score.
 
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    state : State
-        Its state.
-    score : number
-        The score.
-    *given
-        What else its ``learn`` takes.
-
-    Returns
-    -------
-    State
-        With the score counted; spoilt if it was a bad one inside ``jit``.
+    Returns: With the score counted; spoilt if it was a bad one inside ``jit``.
     """
     check_state(learner, state)
     state = room_to_count(state, 1)
@@ -148,27 +115,7 @@ def learnt(learner: Any, state: State, score: Numbers, *given: Any) -> State:
 
 
 def nearest(grid: Float[Array, " G"], levels: Float[Array, "*n"]) -> Int[Array, "*n"]:
-    """
-    Find the level of a grid that is nearest to each level asked for.
-
-    Parameters
-    ----------
-    grid : Array, shape (G,)
-        In any order.
-    levels : Array
-        Levels asked for.
-
-    Returns
-    -------
-    Array
-        Indices; of two that are equally near the first.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> nearest(jnp.array([0.5, 0.9]), jnp.array([0.0, 0.69, 0.71, 1.0]))
-    Array([0, 0, 1, 1], dtype=int...)
-    """
+    """Find the level of a grid that is nearest to each level asked for."""
     return jnp.argmin(jnp.abs(levels[..., None] - grid.reshape((1,) * levels.ndim + (-1,))), axis=-1)
 
 
@@ -193,41 +140,13 @@ def _learnt(learner: Any, state: State, score: Array, given: tuple[Any, ...]) ->
 
 
 def grid_of(learner: Any, dtype: Any) -> Float[Array, " G"]:
-    """
-    Return a learner's levels in the dtype to work in.
-
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    dtype : dtype
-        Of its state.
-
-    Returns
-    -------
-    Array, shape (G,)
-        NaN where a traced level lies outside [0, 1].
-    """
+    """Return a learner's levels in the dtype to work in."""
     levels = jnp.asarray(learner.levels).astype(dtype)
     return jnp.where((levels >= 0) & (levels <= 1), levels, jnp.nan)
 
 
 def width_of(learner: Any, dtype: Any) -> Float[Array, ""]:
-    """
-    Return the width of a learner's support.
-
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    dtype : dtype
-        Of its state.
-
-    Returns
-    -------
-    Array, shape ()
-        NaN where traced ends do not make an interval.
-    """
+    """Return the width of a learner's support."""
     width = jnp.asarray(learner.high, dtype) - jnp.asarray(learner.low, dtype)
     return jnp.where(width > 0, width, jnp.nan)
 
@@ -236,17 +155,7 @@ def initial_of(learner: Any, dtype: Any) -> Float[Array, " G"]:
     """
     Return the threshold at which each level starts.
 
-    Parameters
-    ----------
-    learner : GridLearner
-        With a field ``initial``.
-    dtype : dtype
-        Of its state.
-
-    Returns
-    -------
-    Array, shape (G,)
-        The learner's own, or the quantiles of the uniform distribution on the support.
+    Returns: The learner's own, or the quantiles of the uniform distribution on the support.
     """
     levels = grid_of(learner, dtype)
     if learner.initial is None:
@@ -255,17 +164,5 @@ def initial_of(learner: Any, dtype: Any) -> Float[Array, " G"]:
 
 
 def dtype_of(state: State) -> Any:
-    """
-    Return the floating type of a state.
-
-    Parameters
-    ----------
-    state : State
-        Of a grid learner.
-
-    Returns
-    -------
-    dtype
-        That of its floating-point leaves.
-    """
+    """Return the floating type of a state."""
     return next(leaf.dtype for leaf in state if jnp.issubdtype(leaf.dtype, jnp.floating))

@@ -16,21 +16,7 @@ SAME = 2.0**-22  # levels that are no further apart are one level: four units in
 
 
 def check_grid(learner: Any, start_anywhere: bool = False) -> None:
-    """
-    Check and normalise the levels, the support and the initial thresholds of a learner that is being constructed.
-
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner; a number for its levels becomes an array of one.
-    start_anywhere : bool
-        Whether initial thresholds may lie outside the support.
-
-    Raises
-    ------
-    ValueError
-        Naming what is wrong.
-    """
+    """Check and normalise the levels, the support and the initial thresholds of a learner that is being constructed."""
     owner = type(learner).__name__
     object.__setattr__(learner, "levels", _column(f"{owner}.levels", learner.levels))
     if not is_traced(learner.levels):
@@ -69,19 +55,7 @@ def check_asked(learner: Any, levels: Any, why: str = "") -> None:
     """
     Check that a learner has the levels that it is asked for.
 
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    levels : array_like
-        Levels asked for, of any shape. Traced ones, or a traced grid, are not looked at.
-    why : str
-        Where the levels come from, where the user did not ask for them.
-
-    Raises
-    ------
-    ValueError
-        Naming the first level that the grid does not have, unless the learner goes to the nearest.
+    ``levels``: Levels asked for, of any shape. Traced ones, or a traced grid, are not looked at.
     """
     if learner.to_nearest or is_traced(levels, learner.levels) or np.ndim(learner.levels) != 1:
         return
@@ -106,23 +80,7 @@ def _written(levels: Any) -> str:
 
 
 def check_state(learner: Any, state: Any, batched: bool = False) -> None:
-    """
-    Check that a learner can work with a state.
-
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    state : State
-        The state.
-    batched : bool
-        Whether leading axes are allowed.
-
-    Raises
-    ------
-    ValueError
-        If it is of another kind or size, or a batch.
-    """
+    """Check that a learner can work with a state."""
     check_not_forked()
     check_not_batched(learner)
     name, kind = type(learner).__name__, learner.state_type
@@ -153,20 +111,6 @@ def support_with_rounding(learner: Any, values: Any, step: Any = 0.0) -> tuple[A
     Return between which numbers thresholds of a state lie.
 
     Descent leaves the support by one step at most: above all scores it only steps down, below them only up.
-
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    values : Array
-        Thresholds, for their precision.
-    step : number
-        The longest step, as a share of the width of the support.
-
-    Returns
-    -------
-    tuple of float
-        The ends of the support, the step and some rounding beyond.
     """
     low, high = np.float64(learner.low), np.float64(learner.high)
     with np.errstate(over="ignore"):
@@ -183,21 +127,7 @@ def _shapes(structure: Any, leaves: tuple[Any, ...]) -> tuple[tuple[int, ...], .
 
 
 def check_width(learner: Any, dtype: Any) -> None:
-    """
-    Check that a support is still one in the precision to work in.
-
-    Parameters
-    ----------
-    learner : GridLearner
-        The learner.
-    dtype : dtype
-        Of its state.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """Check that a support is still one in the precision to work in."""
     if is_traced(learner.low, learner.high):
         return
     if not is_interval(learner.support, dtype):

@@ -42,19 +42,7 @@ def slope(threshold: Float[Array, "*n"], score: Float[Array, ""], levels: Float[
     """
     Compute a derivative of the quantile loss by the threshold.
 
-    Parameters
-    ----------
-    threshold : Array
-        Thresholds.
-    score : Array, shape ()
-        The score.
-    levels : Array
-        Their levels.
-
-    Returns
-    -------
-    Array
-        1 - level where the score is covered, -level where it is not.
+    Returns: 1 - level where the score is covered, -level where it is not.
     """
     return (threshold >= score).astype(levels.dtype) - levels
 

@@ -44,19 +44,7 @@ def scale_free_step(
     """
     Step by rate · gradient / √(sum of squared gradients).
 
-    Parameters
-    ----------
-    iterate, squares : Array
-        Where it stands, and the sum before this gradient.
-    gradient : Array
-        The gradient.
-    rate : Array, shape ()
-        η, in units of the iterate.
-
-    Returns
-    -------
-    tuple
-        The new iterate and the new sum. With no gradient so far nothing moves.
+    Returns: The new iterate and the new sum. With no gradient so far nothing moves.
     """
     squares = squares + gradient**2
     moving = squares > 0

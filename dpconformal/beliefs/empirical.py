@@ -177,19 +177,7 @@ class SplitConformal(Empirical):
 
 
 def check_ends(learner: Any) -> None:
-    """
-    Check and normalise the support of a learner without a prior, while it is being constructed.
-
-    Parameters
-    ----------
-    learner : SplitConformal or NExCP
-        The learner; its ends may be infinite.
-
-    Raises
-    ------
-    ValueError
-        If they do not make an interval.
-    """
+    """Check and normalise the support of a learner without a prior, while it is being constructed."""
     owner = type(learner).__name__
     for name in ("low", "high"):
         end = as_numbers(f"{owner}.{name}", getattr(learner, name))
@@ -202,23 +190,7 @@ def check_ends(learner: Any) -> None:
 
 
 def masses_of(counts: Int[Array, "*T"], total: Int[Array, "*T"], dtype: Any) -> Weights:
-    """
-    Weigh scores that all count 1.
-
-    Parameters
-    ----------
-    counts : Array
-        Scores seen; negative if the state was spoilt.
-    total : Array
-        Total mass.
-    dtype : dtype
-        To compute in.
-
-    Returns
-    -------
-    Weights
-        Without a discount.
-    """
+    """Weigh scores that all count 1."""
     return Weights(jnp.where(counts < 0, jnp.nan, total.astype(dtype)), jnp.ones(counts.shape, dtype), None)
 
 
@@ -227,18 +199,6 @@ def rank_of_level(levels: Float[Array, "*n"], total: Int[Array, ""]) -> Int[Arra
     Find the smallest whole k with k/total ≥ level, as floating-point numbers compare.
 
     ⌈level·total⌉ would be one too many where the product rounds up, as in 0.55 · 100.
-
-    Parameters
-    ----------
-    levels : Array
-        Levels in [0, 1].
-    total : Array
-        A whole number above 0.
-
-    Returns
-    -------
-    Array
-        Ranks in 0, …, total.
     """
     # XLA turns a division by one number for all levels into a product with its reciprocal, which rounds otherwise.
     size = lax.optimization_barrier(jnp.broadcast_to(total.astype(levels.dtype), levels.shape))

@@ -30,31 +30,7 @@ def walk_order(
     keep: str,
     epoch: int | None,
 ) -> Any:
-    """
-    Replay a stretch of rounds of an empirical distribution.
-
-    Parameters
-    ----------
-    learner : ERM, SplitConformal, DiscountedERM or NExCP
-        For its weights, its answer to no score at all, and its support.
-    ranked : Ranked
-        Every score; its places are those of the stretch.
-    counts : Array, shape (T,)
-        Scores seen before each round; negative where the state was spoilt.
-    scores, real : Array, shape (T,)
-        The scores; and False for padding and for rounds that bring none.
-    levels : Array, shape (A,) or (T, A)
-        The levels.
-    keep : {"all", "summary"}
-        What to keep.
-    epoch : int, optional
-        See :func:`dpconformal.offline.arrivals.arrivals`.
-
-    Returns
-    -------
-    Array or Totals
-        What was to be kept.
-    """
+    """Replay a stretch of rounds of an empirical distribution."""
     dtype = ranked.values.dtype
     weights = learner.weights(counts, dtype)
     masses = masses_before(ranked, counts[0], weights.discount)

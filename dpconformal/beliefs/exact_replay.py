@@ -33,33 +33,7 @@ def walk_chain(
     levels: Float[Array, " A"],
     keep: str,
 ) -> Any:
-    """
-    Replay a stretch of rounds of the undiscounted belief at fixed levels.
-
-    Parameters
-    ----------
-    learner : Exact
-        The belief.
-    chain : Chain
-        The scores before the stretch.
-    insertions : Insertion of arrays, shape (T,)
-        Of the stretch's scores.
-    values : Array, shape (C,)
-        Every score, in the final order.
-    counts : Array, shape (T,)
-        Scores seen before each round; negative where the state was spoilt.
-    scores, real : Array, shape (T,)
-        The scores; and False for padding.
-    levels : Array, shape (A,)
-        The levels.
-    keep : {"all", "summary"}
-        What to keep.
-
-    Returns
-    -------
-    Array or Totals
-        What was to be kept.
-    """
+    """Replay a stretch of rounds of the undiscounted belief at fixed levels."""
     weights = weights_by_round(learner, counts, values.dtype)
     nothing = jnp.full(1, nowhere(values.shape[0]), jnp.int32)
     came = jax.tree.map(lambda column: jnp.concatenate([nothing, column[:-1]]), insertions)
@@ -78,29 +52,7 @@ def walk_tree(
     keep: str,
     epoch: int | None,
 ) -> Any:
-    """
-    Replay a stretch of rounds with a discount, or with levels that change.
-
-    Parameters
-    ----------
-    learner : Exact
-        The belief.
-    ranked : Ranked
-        Every score; its places are those of the stretch.
-    counts, scores, real : Array, shape (T,)
-        As for :func:`walk_chain`.
-    levels : Array, shape (A,) or (T, A)
-        The levels.
-    keep : {"all", "summary"}
-        What to keep.
-    epoch : int, optional
-        See :func:`dpconformal.offline.arrivals.arrivals`.
-
-    Returns
-    -------
-    Array or Totals
-        What was to be kept.
-    """
+    """Replay a stretch of rounds with a discount, or with levels that change."""
     weights = weights_by_round(learner, counts, ranked.values.dtype)
     masses = masses_before(ranked, counts[0], weights.discount)
     walker = tree_walk(learner.prior, masses, ranked.values, levels)
@@ -109,23 +61,7 @@ def walk_tree(
 
 
 def masses_before(ranked: Ranked, count: Int[Array, ""], discount: Float[Array, ""] | None) -> Array:
-    """
-    Weigh the scores seen before a stretch of rounds.
-
-    Parameters
-    ----------
-    ranked : Ranked
-        Every score.
-    count : Array, shape ()
-        How many were seen before.
-    discount : Array, shape (), optional
-        What a mass is multiplied with each round.
-
-    Returns
-    -------
-    Array, shape (C,)
-        Counts without a discount; 0 for scores to come.
-    """
+    """Weigh the scores seen before a stretch of rounds."""
     age = count - ranked.arrivals  # negative for scores to come
     known = (ranked.arrivals > 0) & (age >= 0)
     if discount is None:
@@ -234,21 +170,7 @@ def tree_stretches(
     keep: str,
     observed: np.ndarray | None,
 ) -> Iterator[tuple[slice, Callable[[], Any]]]:
-    """
-    Cut the rounds into short stretches where the distant past is forgotten: each ranks only what still weighs.
-
-    Parameters
-    ----------
-    walk : callable
-        Replays a stretch, as :func:`walk_tree` does.
-    learner, begin, ranked, scores, levels, keep, observed
-        As for :class:`dpconformal.offline.driver.Method`.
-
-    Yields
-    ------
-    tuple
-        Rounds, and what replays them.
-    """
+    """Cut the rounds into short stretches where the distant past is forgotten: each ranks only what still weighs."""
     del ranked
     seen, epoch, longest = int(begin.seen), epoch_for(learner, scores.dtype), None
     window = most = padded_length(seen + scores.size)

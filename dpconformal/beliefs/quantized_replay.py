@@ -31,31 +31,7 @@ def walk_bins(
     keep: str,
     epoch: int | None,
 ) -> Any:
-    """
-    Replay a stretch of rounds.
-
-    Parameters
-    ----------
-    learner : Quantized
-        The belief.
-    state : BinnedScores
-        Before the stretch.
-    counts : Array, shape (T,)
-        Scores seen before each round; negative where the state was spoilt.
-    scores, real : Array, shape (T,)
-        The scores; and False for padding and for rounds that bring none.
-    levels : Array, shape (A,) or (T, A)
-        The levels.
-    keep : {"all", "summary"}
-        What to keep.
-    epoch : int, optional
-        See :func:`dpconformal.offline.arrivals.arrivals`.
-
-    Returns
-    -------
-    Array or Totals
-        What was to be kept.
-    """
+    """Replay a stretch of rounds."""
     dtype, size, bins = levels.dtype, state.weights.shape[-1], _bins(learner, state, scores)
     weights = weights_by_round(learner, counts, dtype)
     atoms = bin_atoms(learner.support, size, dtype, learner.rounding)
@@ -72,25 +48,7 @@ def walk_bins(
 def after(
     learner: Any, state: BinnedScores, scores: Float[Array, " T"], real: Bool[Array, " T"], count: Int[Array, ""]
 ) -> BinnedScores:
-    """
-    Take in a stretch of scores at once.
-
-    Parameters
-    ----------
-    learner : Quantized
-        The belief.
-    state : BinnedScores
-        Before the stretch.
-    scores, real : Array, shape (T,)
-        The scores; and False for padding and for rounds that bring none.
-    count : Array, shape ()
-        Scores seen in all, after the stretch; negative if the state was spoilt.
-
-    Returns
-    -------
-    BinnedScores
-        After it.
-    """
+    """Take in a stretch of scores at once."""
     old, bins = state.weights, _bins(learner, state, scores)
     if learner.discount is None:
         return BinnedScores(count, old.at[bins].add(real.astype(old.dtype)))

@@ -52,44 +52,14 @@ class SortedScores(NamedTuple):
 
 
 def empty(capacity: int, dtype: Any) -> SortedScores:
-    """
-    Return a store with room for ``capacity`` scores.
-
-    Parameters
-    ----------
-    capacity : int
-        Room.
-    dtype : dtype
-        Of the scores.
-
-    Returns
-    -------
-    SortedScores
-        With nothing in it.
-    """
+    """Return a store with room for ``capacity`` scores."""
     _check_size(capacity)
     values = jnp.full(capacity, jnp.inf, dtype)
     return SortedScores(jnp.zeros((), jnp.int32), values, jnp.zeros(capacity, jnp.int32))
 
 
 def check_sorted(learner: Any, *states: Any, batched: bool = False) -> None:
-    """
-    Check that a learner can work with these states.
-
-    Parameters
-    ----------
-    learner : Learner
-        One that keeps sorted scores.
-    *states : SortedScores
-        The states.
-    batched : bool
-        Whether leading axes are allowed.
-
-    Raises
-    ------
-    ValueError
-        If a state is of another kind, a batch, or holds scores that the learner would have refused.
-    """
+    """Check that a learner can work with these states."""
     check_not_batched(learner)
     name = type(learner).__name__
     for state in states:
@@ -122,20 +92,8 @@ def take_in(state: SortedScores, score: Numbers, support: tuple[Scalar, Scalar])
     """
     Put one score in its place.
 
-    Parameters
-    ----------
-    state : SortedScores
-        The store. Outside ``jit`` it grows when it is full.
-    score : number
-        The score.
-    support : tuple
-        Where it must lie.
-
-    Returns
-    -------
-    SortedScores
-        The store with the score in it; inside ``jit`` marked as spoilt if the score is unusable or the
-        store is full.
+    Returns: The store with the score in it; inside ``jit`` marked as spoilt if the score is unusable or the store is
+    full.
     """
     score = as_score(score, support).astype(state.values.dtype)
     return _insert(state if is_traced(state.seen) else grow(state, 1), score, support)
@@ -159,17 +117,7 @@ def grow(state: SortedScores, rounds: int) -> SortedScores:
     """
     Make room for more scores: at least double, where there is not room enough.
 
-    Parameters
-    ----------
-    state : SortedScores
-        The store, or a batch of them.
-    rounds : int
-        Scores to come.
-
-    Returns
-    -------
-    SortedScores
-        The same scores. Where the count is traced, and so unknown, the room grows by ``rounds``.
+    Returns: The same scores. Where the count is traced, and so unknown, the room grows by ``rounds``.
     """
     capacity = state.values.shape[-1]
     if is_traced(state.seen):
@@ -192,15 +140,7 @@ def merge(first: SortedScores, second: SortedScores) -> SortedScores:
     """
     Join two stores, the second having been filled after the first.
 
-    Parameters
-    ----------
-    first, second : SortedScores
-        In time order, which matters only to a discounted belief.
-
-    Returns
-    -------
-    SortedScores
-        The store that would have seen all scores; its room is the sum of both.
+    Returns: The store that would have seen all scores; its room is the sum of both.
     """
     _check_size(first.values.shape[-1] + second.values.shape[-1])
     later = jnp.where(second.arrivals > 0, second.arrivals + first.seen, 0)

@@ -41,19 +41,7 @@ def weights_of(learner: Any, count: Array, dtype: Any) -> Weights:
     lost a factor β^k, and what scores have not yet claimed stays with the prior:
     P = λ P0 + (1-λ)[β^n P0 + (1-β) Σ β^(n-i) δ(score_i)].
 
-    Parameters
-    ----------
-    learner : Exact or Quantized
-        The belief, for its schedule and discount.
-    count : Array
-        Scores seen, n; the coming round is t = n + 1. Negative if the state was spoilt.
-    dtype : dtype
-        To compute in.
-
-    Returns
-    -------
-    Weights
-        With no score the prior has everything.
+    ``count``: Scores seen, n; the coming round is t = n + 1. Negative if the state was spoilt.
     """
     weight = schedule_of(learner).weight(count.astype(dtype) + 1)
     seen = jnp.maximum(count, 1).astype(dtype)
@@ -70,23 +58,7 @@ def weights_of(learner: Any, count: Array, dtype: Any) -> Weights:
 
 
 def weights_by_round(learner: Any, counts: Int[Array, " T"], dtype: Any) -> Weights:
-    """
-    Compute the weights of many rounds.
-
-    Parameters
-    ----------
-    learner : Exact or Quantized
-        The belief.
-    counts : Array, shape (T,)
-        Scores seen before each round; negative where the state was spoilt.
-    dtype : dtype
-        To compute in.
-
-    Returns
-    -------
-    Weights
-        Of arrays, shape (T,); the discount is one number.
-    """
+    """Compute the weights of many rounds."""
     # Mapped, not broadcast: a user's own schedule may be written for one number.
     by_round = jax.vmap(lambda count: weights_of(learner, count, dtype)._replace(discount=None))(counts)
     return by_round._replace(discount=weights_of(learner, jnp.asarray(1, jnp.int32), dtype).discount)
@@ -96,15 +68,7 @@ def schedule_of(learner: Any) -> schedules.Schedule:
     """
     Return the schedule in force: the one given, or the one that suits the discount.
 
-    Parameters
-    ----------
-    learner : Exact or Quantized
-        The belief.
-
-    Returns
-    -------
-    Schedule
-        Where none was given, 1/√t without and the theorem's constant with a discount.
+    Returns: Where none was given, 1/√t without and the theorem's constant with a discount.
     """
     if learner.schedule is not None:
         return learner.schedule
@@ -112,38 +76,12 @@ def schedule_of(learner: Any) -> schedules.Schedule:
 
 
 def closes_over_traced(schedule: Any) -> bool:
-    """
-    Tell whether a user's function hides a value that is being traced, which no other thread could evaluate.
-
-    Parameters
-    ----------
-    schedule : Schedule or None
-        The belief's.
-
-    Returns
-    -------
-    bool
-        False for all but functions.
-    """
+    """Tell whether a user's function hides a value that is being traced, which no other thread could evaluate."""
     return isinstance(schedule, schedules.Custom) and is_traced(schedule.function(jnp.ones(())))
 
 
 def check_belief(owner: str, learner: Any) -> None:
-    """
-    Check and normalise the prior, schedule and discount of a belief that is being constructed.
-
-    Parameters
-    ----------
-    owner : str
-        The class's name.
-    learner : Exact or Quantized
-        The belief; a plain function as its schedule is wrapped in place.
-
-    Raises
-    ------
-    ValueError
-        Naming what is wrong.
-    """
+    """Check and normalise the prior, schedule and discount of a belief that is being constructed."""
     check_prior(owner, learner.prior)
     if learner.schedule is not None:
         object.__setattr__(learner, "schedule", schedules.as_schedule(learner.schedule))
@@ -154,21 +92,7 @@ def check_belief(owner: str, learner: Any) -> None:
 
 
 def check_prior(owner: str, prior: Any) -> None:
-    """
-    Check that a learner's prior is one, and that JAX can see into it.
-
-    Parameters
-    ----------
-    owner : str
-        The learner's class name.
-    prior : Prior
-        The prior.
-
-    Raises
-    ------
-    ValueError
-        Naming what is wrong.
-    """
+    """Check that a learner's prior is one, and that JAX can see into it."""
     if not isinstance(prior, Prior) or isinstance(prior, type):
         raise ValueError(f"{owner}.prior = {prior!r}: pass a prior such as priors.Uniform(0, 1)")
     if any(leaf is prior for leaf in jax.tree.leaves(prior)):
@@ -178,19 +102,7 @@ def check_prior(owner: str, prior: Any) -> None:
 
 
 def check_unspoilt(seen: Any) -> None:
-    """
-    Refuse to carry on from a state that met something bad inside ``jit``.
-
-    Parameters
-    ----------
-    seen : Array
-        Scores seen, of one state or of a batch.
-
-    Raises
-    ------
-    ValueError
-        If a count is negative.
-    """
+    """Refuse to carry on from a state that met something bad inside ``jit``."""
     if not is_traced(seen):
         why = "a bad score or a full buffer was met inside jit; carry on from an earlier state"
         complain_at("state.seen", seen, np.asarray(seen) < 0, why)
@@ -200,21 +112,7 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
     """
     Check the hyperparameters on the rounds to come, in the precision to come.
 
-    Parameters
-    ----------
-    learner : Exact or Quantized
-        The belief.
-    seen : array_like
-        Scores seen, of one state or of a batch.
-    rounds : int
-        Rounds to come.
-    dtype : dtype
-        To compute in. What is in range as written may not be in float32: β = 1 - 1e-9 is 1 there.
-
-    Raises
-    ------
-    ValueError
-        With the round and its weight, or what collapses in this precision.
+    ``dtype``: To compute in. What is in range as written may not be in float32: β = 1 - 1e-9 is 1 there.
     """
     check_unspoilt(seen)
     if is_traced(learner):
@@ -238,21 +136,7 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
 
 
 def check_precision(learner: Any, dtype: Any) -> None:
-    """
-    Check that a learner's support, and its prior if it has one, are still such in the precision to come.
-
-    Parameters
-    ----------
-    learner : Learner
-        With a support.
-    dtype : dtype
-        To compute in.
-
-    Raises
-    ------
-    ValueError
-        Naming what collapses.
-    """
+    """Check that a learner's support, and its prior if it has one, are still such in the precision to come."""
     if is_traced(learner, jnp.zeros((), dtype)):  # the caller is being traced: NaN thresholds will tell
         return
     prior, hint = getattr(learner, "prior", None), f"in {np.dtype(dtype)}; rescale it, or enable 64-bit JAX"

@@ -47,23 +47,7 @@ def check_filled(seen: Any, latest: Any, nothing: float) -> None:
 
 
 def check_latest(owner: str, latest: Any, support: tuple[Scalar, Scalar]) -> None:
-    """
-    Check that the scores of a window are such as its learner would have taken.
-
-    Parameters
-    ----------
-    owner : str
-        The learner's name.
-    latest : Array, shape (..., window)
-        The latest scores; what is not finite stands for none.
-    support : tuple
-        The learner's.
-
-    Raises
-    ------
-    ValueError
-        With a score outside the support.
-    """
+    """Check that the scores of a window are such as its learner would have taken."""
     if is_traced(latest, support):
         return
     scores = np.asarray(latest)
@@ -74,21 +58,7 @@ def check_latest(owner: str, latest: Any, support: tuple[Scalar, Scalar]) -> Non
 
 
 def empty_window(size: int, dtype: Any) -> Window:
-    """
-    Return a window before any score.
-
-    Parameters
-    ----------
-    size : int
-        Scores to remember.
-    dtype : dtype
-        Of the scores.
-
-    Returns
-    -------
-    Window
-        With nothing in it.
-    """
+    """Return a window before any score."""
     nothing = jnp.full(size, jnp.inf, dtype)
     return Window(jnp.zeros((), jnp.int32), nothing, nothing)
 
@@ -97,17 +67,7 @@ def slide(window: Window, score: Float[Array, ""]) -> Window:
     """
     Take in a score and drop the oldest, in O(window).
 
-    Parameters
-    ----------
-    window : Window
-        The window.
-    score : Array, shape ()
-        The score.
-
-    Returns
-    -------
-    Window
-        Without counting the score: that is for the learner, which knows whether it is a good one.
+    Returns: Without counting the score: that is for the learner, which knows whether it is a good one.
     """
     size = window.latest.shape[-1]
     slot = jnp.arange(size, dtype=jnp.int32)
@@ -124,15 +84,7 @@ def held(window: Window) -> Int[Array, ""]:
     """
     Count the scores in a window.
 
-    Parameters
-    ----------
-    window : Window
-        The window.
-
-    Returns
-    -------
-    Array, shape ()
-        At most its size; at least 1, so that one may divide by it.
+    Returns: At most its size; at least 1, so that one may divide by it.
     """
     return jnp.clip(window.seen, 1, window.latest.shape[-1])
 
@@ -141,30 +93,9 @@ def window_quantile(window: Window, levels: Float[Array, "*n"], convention: str)
     """
     Take an empirical quantile of the scores in a window.
 
-    Parameters
-    ----------
-    window : Window
-        With at least one score.
-    levels : Array
-        Levels in [0, 1].
-    convention : {"linear", "higher", "inverted_cdf"}
-        As for ``numpy.quantile``: interpolate between the neighbours of index (n - 1)·level, take the one above, or
-        the smallest score that a share ``level`` of the window does not exceed. An index that rounding alone keeps
-        from being a whole number is taken for one.
-
-    Returns
-    -------
-    Array
-        Quantiles.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> window = empty_window(4, float)
-    >>> for score in (0.4, 0.1, 0.2):
-    ...     window = slide(window, jnp.asarray(score))._replace(seen=window.seen + 1)
-    >>> window_quantile(window, jnp.array([0.0, 0.75, 1.0]), "linear")
-    Array([0.1, 0.3, 0.4], dtype=float...)
+    ``convention``: As for ``numpy.quantile``: interpolate between the neighbours of index (n - 1)·level, take the one
+    above, or the smallest score that a share ``level`` of the window does not exceed. An index that rounding alone
+    keeps from being a whole number is taken for one.
     """
     count = held(window)
     size = count.astype(levels.dtype)
@@ -185,20 +116,6 @@ def window_quantile(window: Window, levels: Float[Array, "*n"], convention: str)
 
 
 def share_at_least(window: Window, score: Float[Array, ""]) -> Float[Array, ""]:
-    """
-    Return the share of the window that is at least as large as a score: its p-value among them.
-
-    Parameters
-    ----------
-    window : Window
-        With at least one score.
-    score : Array, shape ()
-        The score.
-
-    Returns
-    -------
-    Array, shape ()
-        In [0, 1].
-    """
+    """Return the share of the window that is at least as large as a score: its p-value among them."""
     here = jnp.isfinite(window.ordered)
     return jnp.sum(here & (window.ordered >= score)).astype(score.dtype) / held(window).astype(score.dtype)

@@ -18,29 +18,8 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[Any], follow: bool
     The content goes to a file in the same folder that has no name until it is complete, so that a process that is
     killed leaves nothing behind that is half written. Where the system has no such files, a hidden name is used.
 
-    Parameters
-    ----------
-    path : path
-        What to write or replace.
-    parts : iterable of bytes-like
-        The content.
-    follow : bool
-        Whether a symbolic link stays one, and what it points at is replaced. Otherwise the link itself is replaced.
-
-    Raises
-    ------
-    ValueError
-        If the folder is not there, or the path is a folder.
-    OSError
-        If the disk is full or refuses otherwise. The old content is untouched then.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_whole(f"{folder}/a", [b"one", b"two"])
-    ...     Path(folder, "a").read_bytes()
-    b'onetwo'
+    ``follow``: Whether a symbolic link stays one, and what it points at is replaced. Otherwise the link itself is
+    replaced.
     """
     target = Path(os.path.realpath(path) if follow else path)
     if target.is_dir() and (follow or not target.is_symlink()):
@@ -118,11 +97,6 @@ def bring_to_disk(file: Any) -> None:
     Wait until what was written to a file is on the disk.
 
     Before anything says that it is there: without power the one might be lost and the other not.
-
-    Parameters
-    ----------
-    file : binary file
-        Open for writing.
     """
     file.flush()
     os.fsync(file.fileno())

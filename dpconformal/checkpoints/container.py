@@ -37,26 +37,7 @@ _DTYPES = {np.dtype(code).str: np.dtype(code) for code in ("<f4", "<f8", "<i4", 
 
 
 def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[Any]:
-    """
-    Lay out a file.
-
-    Parameters
-    ----------
-    header : dict
-        What JSON can hold, with finite numbers only.
-    arrays : list of ndarray
-        Of real numbers or booleans.
-
-    Returns
-    -------
-    list of bytes-like
-        The parts of the file, in order.
-
-    Raises
-    ------
-    ValueError
-        If an array is of another type, or the header is too long.
-    """
+    """Lay out a file."""
     arrays = [np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape) for array in arrays]
     strange = next((array.dtype for array in arrays if array.dtype.str not in _DTYPES), None)
     if strange is not None:
@@ -79,26 +60,7 @@ def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[Any]:
 
 
 def unpack(path: str | os.PathLike[str], follow: bool = True) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """
-    Read a file and believe nothing it says before it was checked.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    follow : bool
-        Whether it may be a symbolic link.
-
-    Returns
-    -------
-    tuple
-        Header and arrays, read-only.
-
-    Raises
-    ------
-    ValueError
-        Naming the file, if it is not exactly what :func:`pack` laid out.
-    """
+    """Read a file and believe nothing it says before it was checked."""
     content = _content(path, follow)
     if len(content) < _PREFIX.size + _DIGEST:
         if bytes(content[:8]) != MAGIC[: len(content)]:

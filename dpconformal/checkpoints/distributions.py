@@ -11,26 +11,7 @@ _NOT_PARAMETERS = ("self", "validate_args")
 
 
 def record_distribution(distribution: Any, record: Callable[[Any], Any]) -> dict[str, Any]:
-    """
-    Describe a distribution by its class and the arguments of its constructor.
-
-    Parameters
-    ----------
-    distribution : numpyro.distributions.Distribution
-        One of NumPyro's own.
-    record : callable
-        Describes an argument.
-
-    Returns
-    -------
-    dict
-        From which :func:`make_distribution` makes it again.
-
-    Raises
-    ------
-    ValueError
-        If it is a user's class, or made of something that is neither numbers nor distributions.
-    """
+    """Describe a distribution by its class and the arguments of its constructor."""
     name = type(distribution).__name__
     if _class(name) is not type(distribution):
         raise ValueError(f"the distribution {name} is none of NumPyro's own, and a file holds no code: it has no file")
@@ -49,26 +30,7 @@ def record_distribution(distribution: Any, record: Callable[[Any], Any]) -> dict
 
 
 def make_distribution(name: Any, given: dict[str, Any]) -> Any:
-    """
-    Make a distribution.
-
-    Parameters
-    ----------
-    name : str
-        Of a class in ``numpyro.distributions``; nothing else is looked up.
-    given : dict
-        Arguments.
-
-    Returns
-    -------
-    numpyro.distributions.Distribution
-        The distribution.
-
-    Raises
-    ------
-    ValueError
-        If NumPyro has no such distribution with such parameters.
-    """
+    """Make a distribution."""
     found = _class(name)
     if found is None or set(given) != set(_parameters(found)):
         raise ValueError(f"NumPyro has no distribution {name!r} with the parameters {', '.join(map(str, given))}")

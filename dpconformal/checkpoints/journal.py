@@ -16,22 +16,7 @@ class Journal:
     """
     A folder with the results of steps.
 
-    Parameters
-    ----------
-    folder : path or None
-        Where; made if it is not there. None to keep nothing.
-    about : dict
-        What the work depends on, as JSON can hold it: steps of other work in the folder are refused.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     journal = Journal(folder, {"seeds": 3})
-    ...     first = journal.once("sum", lambda: (np.arange(4).sum(),))
-    ...     again = journal.once("sum", lambda: 1 / 0)  # not done again
-    >>> int(first[0]), int(again[0])
-    (6, 6)
+    ``about``: What the work depends on, as JSON can hold it: steps of other work in the folder are refused.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, about: dict[str, Any]) -> None:
@@ -41,28 +26,7 @@ class Journal:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def once(self, name: str, work: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[np.ndarray, ...]:
-        """
-        Do a step, or recall its result.
-
-        Parameters
-        ----------
-        name : str
-            Of the step.
-        work : callable
-            Returns a tuple of arrays.
-        *given
-            What it is called with.
-
-        Returns
-        -------
-        tuple of ndarray
-            What it returned, now or then.
-
-        Raises
-        ------
-        ValueError
-            If the folder holds steps of other work.
-        """
+        """Do a step, or recall its result."""
         if self.folder is None:
             return tuple(np.asarray(part) for part in work(*given))
         file = self.folder / f"step-{hashlib.sha256(name.encode()).hexdigest()[:16]}.dpc"

@@ -10,22 +10,7 @@ def as_jax(array: np.ndarray, what: str) -> Array:
     """
     Hand an array to JAX without changing a number in it.
 
-    Parameters
-    ----------
-    array : ndarray
-        The array.
-    what : str
-        What to call it in the error.
-
-    Returns
-    -------
-    Array
-        In memory of its own. Without 64-bit JAX 64-bit numbers become 32-bit ones, if each of them is one.
-
-    Raises
-    ------
-    ValueError
-        If a number would be rounded.
+    Returns: In memory of its own. Without 64-bit JAX 64-bit numbers become 32-bit ones, if each of them is one.
     """
     dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
     if dtype != array.dtype:

@@ -10,28 +10,7 @@ from dpconformal.checkpoints.container import pack, unpack
 
 
 def note(path: str | os.PathLike[str], kind: str, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """
-    Write down how far work has come, in the format and with the care of a checkpoint.
-
-    Parameters
-    ----------
-    path : path
-        The file, which is replaced in one step. A link is replaced, not followed.
-    kind : str
-        Of work.
-    about : dict
-        What JSON can hold.
-    arrays : dict of str to ndarray
-        The numbers.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     note(f"{folder}/a", "sums", {"done": 3}, {"total": np.array([1.5])})
-    ...     recall(f"{folder}/a", "sums")
-    ({'done': 3}, {'total': array([1.5])})
-    """
+    """Write down how far work has come, in the format and with the care of a checkpoint."""
     header = {"kind": kind, "about": about, "names": list(arrays)}
     write_whole(path, pack(header, [np.asarray(array) for array in arrays.values()]), follow=False)
 
@@ -40,22 +19,7 @@ def recall(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dic
     """
     Read what was written down.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    kind : str
-        Of work.
-
-    Returns
-    -------
-    tuple or None
-        What it is about, and the arrays; None if there is no such file.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged, or about something else.
+    Returns: What it is about, and the arrays; None if there is no such file.
     """
     if not os.path.lexists(path):
         return None

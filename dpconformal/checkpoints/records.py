@@ -53,26 +53,7 @@ _ROUNDS = (2, 3, 5, 10, 100, 1000, 10_000, 1_000_000)
 
 
 def record(value: Any, arrays: list[np.ndarray]) -> Any:
-    """
-    Describe a learner, or anything it is made of.
-
-    Parameters
-    ----------
-    value : object
-        The learner.
-    arrays : list of ndarray
-        Where arrays go; the record says which is which.
-
-    Returns
-    -------
-    object
-        For JSON.
-
-    Raises
-    ------
-    ValueError
-        If a part is of a class that no file can name.
-    """
+    """Describe a learner, or anything it is made of."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
@@ -103,19 +84,7 @@ def record(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def check_extent(entry: Any) -> None:
-    """
-    Refuse a record of more parts, or nested deeper, than any use needs: each part takes much more than its text.
-
-    Parameters
-    ----------
-    entry : object
-        For JSON, or from it.
-
-    Raises
-    ------
-    ValueError
-        Saying how much there may be.
-    """
+    """Refuse a record of more parts, or nested deeper, than any use needs: each part takes much more than its text."""
     parts, layer = 0, [entry]
     for _ in range(DEEPEST):
         parts += sum(isinstance(one, dict) and not one.keys().isdisjoint(_PARTS) for one in layer)
@@ -131,28 +100,7 @@ def check_extent(entry: Any) -> None:
 
 
 def make(entry: Any, arrays: list[Any], function: Callable[[Any], Any] | None = None) -> Any:
-    """
-    Make what a record describes.
-
-    Parameters
-    ----------
-    entry : object
-        From JSON, and not to be trusted.
-    arrays : list of ndarray
-        Of the file. Each belongs to one place: None is put where it was.
-    function : callable, optional
-        The user's own, for a schedule or a rate that was saved with one.
-
-    Returns
-    -------
-    object
-        Equal to what was recorded, to the last bit.
-
-    Raises
-    ------
-    ValueError
-        If the record describes nothing that can be.
-    """
+    """Make what a record describes."""
     if entry is None or isinstance(entry, (bool, str, int, float)):
         return entry
     match entry:
@@ -176,26 +124,7 @@ def make(entry: Any, arrays: list[Any], function: Callable[[Any], Any] | None = 
 
 
 def take(arrays: list[Any], k: int) -> np.ndarray:
-    """
-    Take out an array, which no other place can then have: copies of one would be as many as the header asks for.
-
-    Parameters
-    ----------
-    arrays : list of ndarray
-        Of the file.
-    k : int
-        Which.
-
-    Returns
-    -------
-    ndarray
-        The array.
-
-    Raises
-    ------
-    ValueError
-        If it was taken out before.
-    """
+    """Take out an array, which no other place can then have: copies of one would be as many as the header asks for."""
     found, arrays[k] = arrays[k], None
     if found is None:
         raise ValueError(f"array {k} is in two places")

@@ -15,26 +15,7 @@ _MOST = 2**31  # bytes of an empty state that a learner without one may ask for
 
 
 def leaves_of(learner: Any, state: State) -> dict[str, np.ndarray]:
-    """
-    Take a state apart.
-
-    Parameters
-    ----------
-    learner : Learner
-        Whose state it is.
-    state : State
-        The state, or a batch of them.
-
-    Returns
-    -------
-    dict of str to ndarray
-        Arrays by their place in the state.
-
-    Raises
-    ------
-    ValueError
-        If it is no state of this learner's, or a spoilt one.
-    """
+    """Take a state apart."""
     if is_traced(state):
         raise ValueError("state is being traced: save it outside jit, vmap and grad")
     if isinstance(state, Delayed):
@@ -53,26 +34,7 @@ def leaves_of(learner: Any, state: State) -> dict[str, np.ndarray]:
 
 
 def state_from(learner: Any, leaves: dict[str, np.ndarray]) -> State:
-    """
-    Put a state together.
-
-    Parameters
-    ----------
-    learner : Learner
-        Whose state it is.
-    leaves : dict of str to ndarray
-        Arrays by their place in the state; not to be trusted.
-
-    Returns
-    -------
-    State
-        Of JAX arrays.
-
-    Raises
-    ------
-    ValueError
-        If this is no state that the learner can carry on from.
-    """
+    """Put a state together."""
     if ".delay" in leaves:
         return _delayed_from(learner, leaves)
     pattern, names = _pattern(learner)
@@ -100,21 +62,7 @@ def _delayed_from(learner: Any, leaves: dict[str, np.ndarray]) -> Delayed:
 
 
 def check_waiting(learner: Any, state: Delayed) -> None:
-    """
-    Hold what is on its way to what a replay carries on from.
-
-    Parameters
-    ----------
-    learner : Learner
-        Whose state it is.
-    state : Delayed
-        With a state of the learner's.
-
-    Raises
-    ------
-    ValueError
-        Naming the part that does not fit.
-    """
+    """Hold what is on its way to what a replay carries on from."""
     delay, scores, real = (np.asarray(part) for part in (state.delay, *state.waiting[:2]))
     for name, part, kind in (("delay", delay, "i"), ("waiting.scores", scores, "f"), ("waiting.observed", real, "b")):
         if part.dtype.kind != kind:
@@ -136,21 +84,7 @@ def check_waiting(learner: Any, state: Delayed) -> None:
 
 
 def check_state(learner: Any, state: State) -> None:
-    """
-    Hold a state to the types and axes of the learner's own, and to what the learner checks before it carries on.
-
-    Parameters
-    ----------
-    learner : Learner
-        Whose state it is.
-    state : State
-        Of the right structure.
-
-    Raises
-    ------
-    ValueError
-        Naming the part that does not fit.
-    """
+    """Hold a state to the types and axes of the learner's own, and to what the learner checks before it carries on."""
     pattern, names = _pattern(learner)
     batch = np.shape(jax.tree.leaves(state)[0])
     batch = batch[: len(batch) - jax.tree.leaves(pattern)[0].ndim]

@@ -24,24 +24,7 @@ def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
     """
     Have Dask work in threads of this process, or connect to a cluster, or start one of processes on this machine.
 
-    Parameters
-    ----------
-    scheduler : str, optional
-        Address of a Dask scheduler, such as ``tls://10.0.0.1:8786``.
-    workers : int, optional
-        Processes to start.
-
-    Yields
-    ------
-    distributed.Client or None
-        The connection; None: threads, as many as cores, and no port. What was started is stopped in the end.
-
-    Raises
-    ------
-    ValueError
-        If nobody answers at the address, or both are given.
-    ImportError
-        With what to install.
+    Returns: The connection; None: threads, as many as cores, and no port. What was started is stopped in the end.
     """
     try:
         import dask

@@ -129,23 +129,7 @@ def _timed(learner: Any, recorded: Recorded, levels: list[float], folder: Path) 
 
 
 def measured(runs: dict[str, np.ndarray], recorded: Recorded, levels: list[float]) -> Any:
-    """
-    Measure learners.
-
-    Parameters
-    ----------
-    runs : dict of str to ndarray, shape (rounds of all series, levels)
-        Thresholds of each learner, of one series after the other.
-    recorded : Recorded
-        The scores.
-    levels : list of float
-        Levels.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each learner: means over the series.
-    """
+    """Measure learners."""
     import pandas as pd
 
     rows = []

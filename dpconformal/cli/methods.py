@@ -96,34 +96,7 @@ _NUMBERS: dict[str, Callable[[str], Any]] = {
 
 
 def make_learners(specs: str, levels: Sequence[float], settings: Settings) -> dict[str, Any]:
-    """
-    Make learners.
-
-    Parameters
-    ----------
-    specs : str
-        Names with commas between them; a name may have settings of its own: ``"exact,exact:discount=0.99,aci"``.
-    levels : sequence of float
-        Levels that will be asked for, which are the grid of those that have one.
-    settings : Settings
-        For all that take them.
-
-    Returns
-    -------
-    dict
-        Learners by what the user called them.
-
-    Raises
-    ------
-    ValueError
-        For names and settings that mean nothing, also a setting that no learner takes.
-
-    Examples
-    --------
-    >>> made = make_learners("erm,quantized:bins=8", [0.9], Settings())
-    >>> list(made), made["quantized:bins=8"].bins
-    (['erm', 'quantized:bins=8'], 8)
-    """
+    """Make learners."""
     learners: dict[str, Any] = {}
     taken: set[str] = {"low", "high"}
     for spec in (part.strip() for part in specs.split(",")):
@@ -173,28 +146,8 @@ def make_prior(text: str, low: float, high: float) -> Any:
     """
     Make a prior.
 
-    Parameters
-    ----------
-    text : str
-        Its name and numbers, such as ``"beta:2,5"`` or ``"half-cauchy:0.5"``; or ``"histogram:FILE"``, learned from the
-        scores of a file.
-    low, high : float
-        Range of the scores, for those that need one.
-
-    Returns
-    -------
-    Prior
-        The prior.
-
-    Raises
-    ------
-    ValueError
-        Saying what priors there are.
-
-    Examples
-    --------
-    >>> make_prior("beta:2,5", 0.0, 1.0)
-    Beta(a=2.0, b=5.0, low=0.0, high=1.0)
+    ``text``: Its name and numbers, such as ``"beta:2,5"`` or ``"half-cauchy:0.5"``; or ``"histogram:FILE"``, learned
+    from the scores of a file.
     """
     name, _, rest = text.partition(":")
     if name == "histogram" and rest:

@@ -57,29 +57,7 @@ def use_float64() -> None:
 
 
 def read_levels(text: str) -> list[float]:
-    """
-    Read confidence levels.
-
-    Parameters
-    ----------
-    text : str
-        Numbers with commas between them.
-
-    Returns
-    -------
-    list of float
-        Ascending, each once.
-
-    Raises
-    ------
-    ValueError
-        For what is no level.
-
-    Examples
-    --------
-    >>> read_levels("0.9, 0.5")
-    [0.5, 0.9]
-    """
+    """Read confidence levels."""
     levels = []
     for part in text.split(","):
         try:
@@ -95,29 +73,7 @@ def read_levels(text: str) -> list[float]:
 
 
 def read_range(text: str) -> tuple[float, float]:
-    """
-    Read the range of scores.
-
-    Parameters
-    ----------
-    text : str
-        Two numbers with a comma between them.
-
-    Returns
-    -------
-    tuple of float
-        Ends.
-
-    Raises
-    ------
-    ValueError
-        If they are no interval.
-
-    Examples
-    --------
-    >>> read_range("0,50")
-    (0.0, 50.0)
-    """
+    """Read the range of scores."""
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
@@ -135,45 +91,14 @@ def settings(
     concentration: float | None,
     window: int | None,
 ) -> Settings:
-    """
-    Gather what was said of the learners.
-
-    Parameters
-    ----------
-    ends, prior, bins, discount, concentration, window
-        The options.
-
-    Returns
-    -------
-    Settings
-        The same, read.
-    """
+    """Gather what was said of the learners."""
     low, high = read_range("0,1" if ends is None else ends)
     belief = None if prior is None else make_prior(prior, low, high)
     return Settings(low, high, belief, bins, window, discount, concentration)
 
 
 def ranges(learners: dict[str, Any], ends: str | None) -> dict[str, tuple[float, float]]:
-    """
-    Find the ranges that learners allow.
-
-    Parameters
-    ----------
-    learners : dict of str to Learner
-        Who will see the scores.
-    ends : str, optional
-        What the user said of their range.
-
-    Returns
-    -------
-    dict of str to tuple of float
-        Ends by learner.
-
-    Raises
-    ------
-    ValueError
-        If the user's range is nobody's.
-    """
+    """Find the ranges that learners allow."""
     supports = {name: tuple(map(float, learner.support)) for name, learner in learners.items()}
     if ends is not None and read_range(ends) not in supports.values():
         raise ValueError(
@@ -185,21 +110,7 @@ def ranges(learners: dict[str, Any], ends: str | None) -> dict[str, tuple[float,
 def read(
     source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None, one_series: bool
 ) -> Recorded:
-    """
-    Read scores into memory and hold them to the supports of the learners.
-
-    Parameters
-    ----------
-    source, column, batch, ends, one_series
-        The options.
-    learners : dict of str to Learner
-        Who will see them.
-
-    Returns
-    -------
-    Recorded
-        The scores.
-    """
+    """Read scores into memory and hold them to the supports of the learners."""
     allowed = ranges(learners, ends)
     check, lone = _within(allowed), _is_lone(batch, one_series)
     (recorded,) = (read_scores(file, column, batch, check=check, lone=lone) for file in track([source], "reading"))
@@ -215,23 +126,7 @@ def read_to_disk(
     one_series: bool,
     folder: Path,
 ) -> Recorded:
-    """
-    Read scores in blocks, hold them to the supports of the learners, and keep them on disk.
-
-    Parameters
-    ----------
-    source, column, batch, ends, one_series
-        The options.
-    learners : dict of str to Learner
-        Who will see them.
-    folder : Path
-        Where to keep them.
-
-    Returns
-    -------
-    Recorded
-        The scores, mapped from the folder.
-    """
+    """Read scores in blocks, hold them to the supports of the learners, and keep them on disk."""
     allowed = ranges(learners, ends)
 
     lone = _is_lone(batch, one_series)

@@ -36,19 +36,7 @@ def plan(learner: Any, recorded: Recorded, levels: int) -> list[Pass]:
     """
     Cut the work into passes. The cuts depend on what is given alone, so that an interrupted run repeats them.
 
-    Parameters
-    ----------
-    learner : Learner
-        Who.
-    recorded : Recorded
-        The scores.
-    levels : int
-        How many levels.
-
-    Returns
-    -------
-    list of Pass
-        In order: all rounds of some series, then those of the next.
+    Returns: In order: all rounds of some series, then those of the next.
     """
     longest, count = recorded.rounds, len(recorded.names)
     size = max(1, min(count, NUMBERS // (longest * levels)))
@@ -67,26 +55,8 @@ def replayed(
     """
     Replay passes, one after the other.
 
-    Parameters
-    ----------
-    learner : Learner
-        Who.
-    recorded : Recorded
-        The scores.
-    levels : sequence of float
-        Levels.
-    passes : iterable of Pass
-        Some that follow each other in a :func:`plan`.
-    state : State, optional
-        After the pass before the first; None at the beginning of a series.
-    delay : int
-        How many rounds late scores become known.
-
-    Yields
-    ------
-    tuple
-        Where thresholds belong among those of all series, one after the other: the first row, and (rounds, levels) of
-        them, for each series that has rounds in the pass; and the state after it.
+    Returns: Where thresholds belong among those of all series, one after the other: the first row, and (rounds, levels)
+    of them, for each series that has rounds in the pass; and the state after it.
 
     Notes
     -----

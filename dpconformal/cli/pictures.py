@@ -23,23 +23,8 @@ def draw_comparison(
     """
     Draw thresholds and rolling coverage of every learner at one level, and coverage less level at all levels.
 
-    Parameters
-    ----------
-    runs : dict of str to ndarray, shape (rounds of all series, levels)
-        Thresholds of each learner; those of the first series are drawn over time, the others count in the coverage.
-    recorded : Recorded
-        The scores.
-    measured : pandas.DataFrame
-        With the coverage of each learner.
-    levels : list of float
-        Levels.
-    level : float
-        Of the first two panels.
-
-    Returns
-    -------
-    matplotlib Figure
-        Three panels.
+    ``runs``: Thresholds of each learner; those of the first series are drawn over time, the others count in the
+    coverage.
     """
     figure, axes = panels(3, 1, 9.0, 9.0, height_ratios=[1, 1, 0.9])
     k = int(np.argmin(np.abs(np.asarray(levels) - level)))

@@ -17,21 +17,9 @@ def record_errors(learner: Any, recorded: Recorded, levels: list[float]) -> dict
     """
     Replay each series without each of its blocks, and take the variance of the measures from that.
 
-    Parameters
-    ----------
-    learner : Learner
-        Who.
-    recorded : Recorded
-        The scores.
-    levels : list of float
-        Levels.
-
-    Returns
-    -------
-    dict of str to ndarray, shape (levels + 1,)
-        For each measure the standard errors of its mean over the series, level by level, and then that of the mean over
-        all levels. NaN if a series has one score only, or if a threshold is infinite. Coverage counts rounds, and its
-        error is at least one of them: a learner that steers it may have the same without any of the blocks.
+    Returns: For each measure the standard errors of its mean over the series, level by level, and then that of the mean
+    over all levels. NaN if a series has one score only, or if a threshold is infinite. Coverage counts rounds, and its
+    error is at least one of them: a learner that steers it may have the same without any of the blocks.
     """
     rows = [(series, kept) for series in recorded.scores if len(series) > 1 for kept in leave_out_blocks(len(series))]
     longest = max((kept.size for _, kept in rows), default=1)

@@ -19,25 +19,7 @@ _EVERY = 2.0  # seconds of work between checkpoints, at least; and no more than 
 
 
 def replay_series(learner: Any, recorded: Recorded, levels: Any, show: bool = True) -> dict[str, dpc.Replay]:
-    """
-    Replay each series by itself, in memory.
-
-    Parameters
-    ----------
-    learner : Learner
-        Who.
-    recorded : Recorded
-        The scores.
-    levels : sequence of float
-        Levels.
-    show : bool
-        Whether to show progress.
-
-    Returns
-    -------
-    dict
-        A run for each series.
-    """
+    """Replay each series by itself, in memory."""
     thresholds = np.empty((recorded.total, len(levels)))
     passes = track(plan(learner, recorded, len(levels)), "replaying", show=show)
     for found, _ in replayed(learner, recorded, levels, passes):
@@ -52,31 +34,9 @@ def replay_to_disk(
     """
     Replay each series by itself; thresholds go to a file, and checkpoints beside it.
 
-    Parameters
-    ----------
-    learner : Learner
-        Who.
-    recorded : Recorded
-        The scores.
-    levels : sequence of float
-        Levels.
-    folder : Path
-        Where. What an interrupted call left there is carried on with, and the result is the same to the last bit.
-    show : bool
-        Whether to show progress.
-    delay : int
-        How many rounds late scores become known.
-
-    Returns
-    -------
-    tuple
-        Thresholds of one series after the other, (rounds of all series, levels), mapped from the file; and the seconds
-        that the passes took, those before an interruption included.
-
-    Raises
-    ------
-    OSError
-        If the disk is full; the last checkpoint is still good.
+    ``folder``: Where. What an interrupted call left there is carried on with, and the result is the same to the last
+    bit. Returns: Thresholds of one series after the other, (rounds of all series, levels), mapped from the file; and
+    the seconds that the passes took, those before an interruption included.
     """
     folder.mkdir(exist_ok=True)
     width, file, journal = 8 * len(levels), folder / "thresholds.f8", folder / "progress.dpc"
@@ -108,27 +68,7 @@ def replay_to_disk(
 def runs_of(
     learner: Any, recorded: Recorded, levels: Any, thresholds: np.ndarray, delay: int = 0
 ) -> dict[str, dpc.Replay]:
-    """
-    Take thresholds for what they are: runs of the learner over each series.
-
-    Parameters
-    ----------
-    learner : Learner
-        Who.
-    recorded : Recorded
-        The scores.
-    levels : sequence of float
-        Levels.
-    thresholds : ndarray, shape (rounds of all series, levels)
-        Of one series after the other.
-    delay : int
-        How many rounds late scores became known.
-
-    Returns
-    -------
-    dict
-        A run for each series, in memory, without a state.
-    """
+    """Take thresholds for what they are: runs of the learner over each series."""
     asked, runs, row = jnp.asarray(levels, float), {}, 0
     for name, series in zip(recorded.names, recorded.scores, strict=True):
         own = jnp.asarray(np.asarray(thresholds[row : row + len(series)]))

@@ -35,16 +35,6 @@ def stopped_at_once(last_words: str) -> Iterator[None]:
     """
     End the process on Ctrl-C, with code 130.
 
-    Parameters
-    ----------
-    last_words : str
-        What to say before; what was said around this counts no more until it ends.
-
-    Yields
-    ------
-    None
-        Work that may be killed at any moment.
-
     Notes
     -----
     An exception would have to find its way through whatever runs. Raised in a callback of the garbage collector, as JAX

@@ -15,26 +15,8 @@ def tally(scores: np.ndarray, thresholds: np.ndarray, levels: Any) -> dict[str, 
     """
     Measure a run: what :func:`dpconformal.metrics.summary` measures, in memory for a block.
 
-    Parameters
-    ----------
-    scores : ndarray, shape (T,)
-        Of a sequence of at least one round.
-    thresholds : ndarray, shape (T, A)
-        Of its rounds.
-    levels : sequence of float, length A
-        Levels.
-
-    Returns
-    -------
-    dict of ndarray, shape (A,)
-        ``coverage``, ``mean_threshold``, ``loss``, ``regret``, ``longest_miss_run`` and, one number, ``crossings``:
-        rounds in which a higher level got a smaller threshold.
-
-    Examples
-    --------
-    >>> measured = tally(np.array([1.0, 0.0]), np.array([[0.5], [1.0]]), [0.5])
-    >>> measured["coverage"], measured["regret"]
-    (array([0.5]), array([0.25]))
+    Returns: ``coverage``, ``mean_threshold``, ``loss``, ``regret``, ``longest_miss_run`` and, one number,
+    ``crossings``: rounds in which a higher level got a smaller threshold.
     """
     levels = np.asarray(levels, float)
     rounds, order = scores.size, np.argsort(levels, kind="stable")
@@ -66,26 +48,7 @@ def tally(scores: np.ndarray, thresholds: np.ndarray, levels: Any) -> dict[str, 
 
 
 def order_statistics(values: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """
-    Find the k-th smallest of numbers that need not fit into memory, digit by digit.
-
-    Parameters
-    ----------
-    values : ndarray, shape (T,)
-        Numbers, mapped from a disk.
-    ranks : ndarray of int, shape (A,)
-        Each k, from 1 to T.
-
-    Returns
-    -------
-    ndarray, shape (A,)
-        The k-th smallest, exactly.
-
-    Examples
-    --------
-    >>> order_statistics(np.array([0.5, -2.0, 0.25, np.inf]), np.array([1, 3]))
-    array([-2. ,  0.5])
-    """
+    """Find the k-th smallest of numbers that need not fit into memory, digit by digit."""
     if values.size <= 16 * BLOCK:
         return np.sort(np.asarray(values, float))[ranks - 1]
     known, left = np.zeros(ranks.size, np.uint64), ranks.astype(np.int64).copy()

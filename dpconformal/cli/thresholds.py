@@ -21,26 +21,8 @@ def write_thresholds(
     """
     Write the thresholds of all series.
 
-    Parameters
-    ----------
-    recorded : Recorded
-        The scores.
-    thresholds : ndarray, shape (rounds of all series, levels)
-        Of one series after the other.
-    levels : list of float
-        Levels.
-    folder : Path
-        Where.
-    form : {"parquet", "csv", "netcdf"}
-        A row for each round with a column for each level; or arrays over series, time and level, NaN after the end of a
-        series.
-    learner : Learner
-        Who made them.
-
-    Returns
-    -------
-    Path
-        The file.
+    ``form``: A row for each round with a column for each level; or arrays over series, time and level, NaN after the
+    end of a series.
     """
     if form == "netcdf":
         return _write_arrays(recorded, thresholds, levels, folder / "thresholds.nc", learner)
@@ -55,23 +37,7 @@ def write_thresholds(
 
 
 def check_form(form: str, recorded: Recorded, levels: int) -> None:
-    """
-    Refuse a format that cannot hold the result.
-
-    Parameters
-    ----------
-    form : str
-        One of :data:`FORMATS`.
-    recorded : Recorded
-        The scores.
-    levels : int
-        How many levels.
-
-    Raises
-    ------
-    ValueError
-        With the size, and what to do.
-    """
+    """Refuse a format that cannot hold the result."""
     size = len(recorded.names) * recorded.rounds * (levels + 1)
     if form == "netcdf" and size > _ARRAYS:
         raise ValueError(

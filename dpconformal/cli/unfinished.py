@@ -29,28 +29,8 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool, hidden: bool = Fals
     """
     Hold a folder for the work of a command, from its start to its results.
 
-    Parameters
-    ----------
-    out : Path
-        Where results go. The work is in a hidden folder there, see :class:`WorkingFolder`.
-    job : dict
-        All that the results depend on, as JSON can hold it.
-    resume : bool
-        Whether to go on with what an earlier run of the same job left; otherwise it is dropped.
-    hidden : bool
-        Whether ``out`` is a folder of ours as well, and must be no link.
-
-    Yields
-    ------
-    Path
-        The folder. It is taken away in the end, unless the work was interrupted or the disk was full.
-
-    Raises
-    ------
-    ValueError
-        If what was left is of another job, another process works there, or something there was not made by us.
-    SystemExit
-        On Ctrl-C, with code 130 and a word on how to go on.
+    ``resume``: Whether to go on with what an earlier run of the same job left; otherwise it is dropped. Returns: The
+    folder. It is taken away in the end, unless the work was interrupted or the disk was full.
     """
     job = json.loads(json.dumps(job | {"dpconformal": dpc.__version__, "jax": jax.__version__}))
     with made(out, hidden):
@@ -86,14 +66,7 @@ def unfinished(out: Path, job: dict[str, Any], resume: bool, hidden: bool = Fals
 
 
 def again() -> str:
-    """
-    Write the command that carries on with this one.
-
-    Returns
-    -------
-    str
-        For a shell.
-    """
+    """Write the command that carries on with this one."""
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
     return shlex.join(words if "--resume" in words else [*words, "--resume"])
 
@@ -102,15 +75,7 @@ def identity(source: str) -> dict[str, Any]:
     """
     Describe a file so that a change to it is noticed.
 
-    Parameters
-    ----------
-    source : str
-        The file; what can be read only once is copied to the folder of the work, and has no more than its name.
-
-    Returns
-    -------
-    dict
-        For the job.
+    ``source``: The file; what can be read only once is copied to the folder of the work, and has no more than its name.
     """
     if is_stream(source) or not Path(source).exists():
         return {"name": source}
@@ -119,19 +84,7 @@ def identity(source: str) -> dict[str, Any]:
 
 
 def numbers_of(learners: Any) -> list[Any]:
-    """
-    List the hyperparameters of learners in full: how they print leaves digits out.
-
-    Parameters
-    ----------
-    learners : pytree
-        The learners.
-
-    Returns
-    -------
-    list
-        For the job.
-    """
+    """List the hyperparameters of learners in full: how they print leaves digits out."""
     return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(learners)]
 
 

@@ -45,24 +45,7 @@ def plot_ecdf_pit(pits: Any, prob: Scalar = 0.95, coverage: bool = False, **opti
 
 
 def as_datatree(pits: Any) -> Any:
-    """
-    Put PITs where ArviZ looks for those of simulation-based calibration.
-
-    Parameters
-    ----------
-    pits : array_like, Sbc, or dict of str to array_like
-        Numbers in [0, 1].
-
-    Returns
-    -------
-    xarray.DataTree
-        With the group ``prior_sbc``, one chain.
-
-    Examples
-    --------
-    >>> dict(as_datatree({"mean": [0.2, 0.7]})["prior_sbc"].sizes)
-    {'chain': 1, 'draw': 2}
-    """
+    """Put PITs where ArviZ looks for those of simulation-based calibration."""
     pits = getattr(pits, "pits", pits)
     named = pits if isinstance(pits, dict) else {"pit": pits}
     chains = {key: _chain(key, value) for key, value in named.items()}

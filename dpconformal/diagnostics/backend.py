@@ -5,24 +5,7 @@ from typing import Any
 
 
 def arviz(part: str) -> Any:
-    """
-    Import a part of ArviZ.
-
-    Parameters
-    ----------
-    part : {"base", "stats", "plots"}
-        What converts, what computes, or what draws.
-
-    Returns
-    -------
-    module
-        ``arviz_base``, ``arviz_stats`` or ``arviz_plots``.
-
-    Raises
-    ------
-    ImportError
-        Saying how to install it.
-    """
+    """Import a part of ArviZ."""
     try:
         return importlib.import_module(f"arviz_{part}")
     except ImportError as error:

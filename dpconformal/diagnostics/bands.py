@@ -52,26 +52,8 @@ def band_level(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[float
     the level is all but that of the Brownian bridge, to which the ECDF tends. From 50,000 numbers to 100,000 the
     probability of the same level changes by less than 0.001.
 
-    Parameters
-    ----------
-    count : int
-        N, how many numbers.
-    prob : float
-        Probability that the ECDF is inside at all grid points.
-    points : int
-        K grid points k/(K + 1).
-
-    Returns
-    -------
-    tuple of float
-        One minus the probability of each interval, the largest that will do; and the probability that all of them hold
-        together (for at most 100,000 numbers), which exceeds ``prob`` by what counts in whole numbers leave over.
-
-    Examples
-    --------
-    >>> level, together = band_level(100, prob=0.9, points=3)
-    >>> round(level, 3), round(together, 3)
-    (0.055, 0.907)
+    Returns: One minus the probability of each interval, the largest that will do; and the probability that all of them
+    hold together (for at most 100,000 numbers), which exceeds ``prob`` by what counts in whole numbers leave over.
     """
     prob = float(number("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
     return _level(min(whole("count", count, 1), _LARGEST), prob, whole("points", points, 1))
@@ -94,23 +76,6 @@ def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> floa
 
     The counts of N numbers in the cells between the points are independent Poisson counts, given that these add up to
     N. So the count moves from point to point by a convolution, and what leaves the limits is dropped on the way.
-
-    Parameters
-    ----------
-    count : int
-        N.
-    low, high : ndarray of int, shape (K,)
-        Limits of the number of values up to k/(K + 1), both included.
-
-    Returns
-    -------
-    float
-        The probability.
-
-    Examples
-    --------
-    >>> round(simultaneous_coverage(2, np.array([1]), np.array([1])), 12)
-    0.5
     """
     mean = count / (low.size + 1)
     cells = np.arange(count + 1)

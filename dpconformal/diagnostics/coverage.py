@@ -101,28 +101,7 @@ def _line(sequence: Replay, delta: float) -> Line:
 
 
 def clopper_pearson(count: np.ndarray, rounds: int, tail: float) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Bound the chance behind a count by the interval of Clopper and Pearson.
-
-    Parameters
-    ----------
-    count : ndarray of int
-        Rounds in which it happened.
-    rounds : int
-        Out of how many.
-    tail : float
-        Probability that is left out on each side.
-
-    Returns
-    -------
-    tuple of ndarray
-        Lower and upper ends.
-
-    Examples
-    --------
-    >>> [end.round(3) for end in clopper_pearson(np.array([0, 45, 50]), 50, 0.025)]
-    [array([0.   , 0.782, 0.929]), array([0.071, 0.967, 1.   ])]
-    """
+    """Bound the chance behind a count by the interval of Clopper and Pearson."""
     # The quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k); shapes of 0 are the ends themselves.
     low = special.betaincinv(np.maximum(count, 1), rounds - count + 1, tail)
     high = special.betaincinv(count + 1, np.maximum(rounds - count, 1), 1 - tail)

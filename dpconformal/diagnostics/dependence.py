@@ -90,27 +90,7 @@ def miss_dependence(run: Replay, lags: int = 10) -> "xr.Dataset":
 
 
 def ljung_box(values: np.ndarray, lags: int) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Test numbers for serial correlation over several lags (Ljung & Box 1978).
-
-    Parameters
-    ----------
-    values : ndarray, shape (..., T, A)
-        Sequences along the axis before the last.
-    lags : int
-        How many, fewer than T.
-
-    Returns
-    -------
-    tuple of ndarray, shape (..., A)
-        Statistics and p-values; NaN where a sequence is constant.
-
-    Examples
-    --------
-    >>> waves = np.sin(np.arange(100))[:, None]
-    >>> bool(ljung_box(waves, 5)[1][0] < 1e-6)
-    True
-    """
+    """Test numbers for serial correlation over several lags (Ljung & Box 1978)."""
     rounds = values.shape[-2]
     weights = rounds * (rounds + 2) / (rounds - np.arange(1, lags + 1))
     statistic = (_autocorrelation(values, lags) ** 2 * weights[:, None]).sum(axis=-2)

@@ -13,29 +13,6 @@ def window_band(chance: Scalar, window: int, rounds: int, prob: Scalar = 0.95) -
     From the distribution of the largest window, by the product form of Naus (1982): what happens in two and in three
     windows' length is known exactly, and what is far apart is as good as independent. Each side has half of what is
     left over, so the probability of staying inside is at least ``prob``.
-
-    Parameters
-    ----------
-    chance : float
-        Probability of heads.
-    window : int
-        Rounds in a window.
-    rounds : int
-        Rounds in the sequence, at least one window.
-    prob : float
-        Probability in (0, 1) that no window leaves the band.
-
-    Returns
-    -------
-    tuple of int
-        Fewest and most heads.
-
-    Examples
-    --------
-    >>> window_band(0.9, window=100, rounds=100)
-    (84, 95)
-    >>> window_band(0.9, window=100, rounds=10_000)
-    (76, 100)
     """
     chance = float(number("chance", chance, 0.0, 1.0))
     window, rounds = whole("window", window, 1), whole("rounds", rounds, 1)

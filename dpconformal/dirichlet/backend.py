@@ -6,55 +6,19 @@ from typing import Any
 
 
 def numpyro() -> Any:
-    """
-    Import NumPyro, which only the models and the Beta marginals need.
-
-    Returns
-    -------
-    module
-        ``numpyro``.
-
-    Raises
-    ------
-    ImportError
-        Saying how to install it.
-    """
+    """Import NumPyro, which only the models and the Beta marginals need."""
     package = _imported("numpyro")
     _mended(package.distributions)
     return package
 
 
 def numpyro_distributions() -> Any:
-    """
-    Import NumPyro's distributions.
-
-    Returns
-    -------
-    module
-        ``numpyro.distributions``.
-
-    Raises
-    ------
-    ImportError
-        Saying how to install it.
-    """
+    """Import NumPyro's distributions."""
     return _mended(numpyro().distributions)
 
 
 def numpyro_infer() -> Any:
-    """
-    Import NumPyro's samplers.
-
-    Returns
-    -------
-    module
-        ``numpyro.infer``.
-
-    Raises
-    ------
-    ImportError
-        Saying how to install it.
-    """
+    """Import NumPyro's samplers."""
     numpyro()
     return _imported("numpyro.infer")
 

@@ -11,29 +11,7 @@ from dpconformal.theory import moments
 
 
 def bin_counts(scores: Numbers, prior: Any, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Count scores in bins of equal prior mass, which exist on any support.
-
-    Parameters
-    ----------
-    scores : array_like, shape (n,)
-        The scores.
-    prior : Prior
-        P0.
-    bins : int
-        How many.
-
-    Returns
-    -------
-    tuple of ndarray, shape (bins,)
-        Counts, and the prior's masses.
-
-    Examples
-    --------
-    >>> from dpconformal.priors import Uniform
-    >>> bin_counts([0.1, 0.2, 1.0], Uniform(), 2)
-    (array([2, 1]), array([0.5, 0.5]))
-    """
+    """Count scores in bins of equal prior mass, which exist on any support."""
     bins, values = whole("bins", bins, 1), np.asarray(checked_scores(scores, moments.support(prior)), float)
     if values.ndim != 1:
         raise ValueError(f"scores has shape {values.shape}: pass one sequence, shape (n,)")
@@ -42,26 +20,7 @@ def bin_counts(scores: Numbers, prior: Any, bins: int) -> tuple[np.ndarray, np.n
 
 
 def log_likelihood(a: Numbers, counts: Numbers, masses: Numbers) -> Any:
-    """
-    Log-likelihood of concentrations, Dirichlet-multinomial without the term that has no a.
-
-    Parameters
-    ----------
-    a : array_like, shape (G,)
-        Concentrations.
-    counts, masses : array_like, shape (K,)
-        Scores in each bin, and what the prior gives it.
-
-    Returns
-    -------
-    ndarray, shape (G,)
-        Values.
-
-    Examples
-    --------
-    >>> log_likelihood([1.0], counts=[1, 0], masses=[0.5, 0.5]).round(4)  # the first score follows the prior
-    array([-0.6931])
-    """
+    """Log-likelihood of concentrations, Dirichlet-multinomial without the term that has no a."""
     a, counts, masses = (np.asarray(v, float) for v in (a, counts, masses))
     held = counts > 0
     return _log_rising(a[:, None] * masses[held], counts[held]).sum(axis=1) - _log_rising(a, counts.sum())

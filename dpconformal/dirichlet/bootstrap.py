@@ -16,31 +16,7 @@ from dpconformal.inputs import float_dtype
 
 
 def bootstrap(posterior: Posterior, key: Array, draws: int, size: int | None = None) -> Draws:
-    """
-    Draw Σ w_i δ(score_i), w uniform on the simplex: the Bayesian bootstrap, which has no prior.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        Of at least one score; its prior and concentration have no influence.
-    key : PRNG key
-        Of JAX.
-    draws : int
-        How many.
-    size : None
-        There is nothing to choose.
-
-    Returns
-    -------
-    Draws
-        Of them.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> bootstrap(Posterior(dpc.priors.Uniform(), 5.0, [0.3, 0.4]), jax.random.key(0), 100).quantile(1.0).max().round(3)
-    Array(0.4, dtype=float...)
-    """
+    """Draw Σ w_i δ(score_i), w uniform on the simplex: the Bayesian bootstrap, which has no prior."""
     if size is not None:
         raise ValueError(f"size = {size!r}: the Bayesian bootstrap has none; leave it out")
     draws = checked_draws(posterior, draws)

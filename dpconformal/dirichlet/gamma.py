@@ -13,24 +13,7 @@ def log_gamma(key: Array, alpha: Float[Array, "*k"], shape: tuple[int, ...]) -> 
     All are proposed together until each has been accepted, which takes a few rounds. Below 1 the shape is raised by one
     and the variate multiplied by U^(1/alpha); in logarithms, for it may be too small for a float.
 
-    Parameters
-    ----------
-    key : PRNG key
-        Of JAX.
-    alpha : Array
-        Shapes; the last axes of ``shape``.
-    shape : tuple of int
-        Of the result.
-
-    Returns
-    -------
-    Array
-        In the dtype of alpha; NaN where alpha is not positive and finite.
-
-    Examples
-    --------
-    >>> log_gamma(jax.random.key(0), jnp.array([0.5, 20.0]), (3, 2)).shape
-    (3, 2)
+    Returns: In the dtype of alpha; NaN where alpha is not positive and finite.
     """
     dtype, fine = alpha.dtype, (alpha > 0) & jnp.isfinite(alpha)
     known = jnp.where(fine, alpha, 1)
@@ -56,26 +39,5 @@ def log_gamma(key: Array, alpha: Float[Array, "*k"], shape: tuple[int, ...]) -> 
 
 
 def dirichlet(key: Array, alpha: Float[Array, " K"], draws: int) -> Float[Array, "..."]:
-    """
-    Draw from a Dirichlet distribution.
-
-    Parameters
-    ----------
-    key : PRNG key
-        Of JAX.
-    alpha : Array, shape (K,)
-        Its parameters, above 0.
-    draws : int
-        How many.
-
-    Returns
-    -------
-    Array, shape (draws, K)
-        Probabilities; rows sum to 1.
-
-    Examples
-    --------
-    >>> dirichlet(jax.random.key(0), jnp.ones(4), 2).sum(axis=1).round(3)
-    Array([1., 1.], dtype=float...)
-    """
+    """Draw from a Dirichlet distribution."""
     return jax.nn.softmax(log_gamma(key, alpha, (draws, *alpha.shape)), axis=-1)

@@ -25,28 +25,6 @@ def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) 
     An edge belongs to the bin below it. So F(x) = P(X ≤ x) is exact at the edges of the bins, for any number of them,
     also where scores lie on edges. Quantiles are those of F, moved up to the next edge;
     means are up to a bin larger than those of F.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        On a bounded support.
-    key : PRNG key
-        Of JAX.
-    draws : int
-        How many.
-    bins : int, optional
-        By default those of the posterior, where its scores are binned, or 256.
-
-    Returns
-    -------
-    Draws
-        Of them.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> grid(Posterior(dpc.priors.Uniform(), 5.0, [0.3]), jax.random.key(0), 100, bins=20).cumulative.shape
-    (100, 20)
     """
     draws, bins = checked_draws(posterior, draws), bins if bins is not None else posterior.bins or _BINS
     bins = whole("bins", bins, 1)

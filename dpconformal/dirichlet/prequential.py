@@ -17,26 +17,6 @@ def crps_terms(prior: Any, scores: Any, concentrations: Any) -> Any:
 
     With λ = a/(a + n) the belief is λ P0 + (1 - λ) · empirical, so the CRPS is a quadratic in λ. Its three coefficients
     are mean distances between the score, draws of P0 and scores seen, and do not depend on a.
-
-    Parameters
-    ----------
-    prior : Prior
-        P0; its mean must be finite.
-    scores : ndarray, shape (T,)
-        In time order.
-    concentrations : ndarray, shape (C,)
-        a.
-
-    Returns
-    -------
-    ndarray, shape (C,)
-        ∫ (F_t(x) - 1[x ≥ score_t])² dx, mean over rounds.
-
-    Examples
-    --------
-    >>> from dpconformal.priors import Uniform
-    >>> crps_terms(Uniform(), np.array([0.5]), np.array([1.0])).round(4)  # 1/12
-    array([0.0833])
     """
     mean, spread = moments.mean(prior), _half_mean_difference(prior)
     if not np.isfinite(mean + spread):
@@ -57,31 +37,7 @@ def crps_terms(prior: Any, scores: Any, concentrations: Any) -> Any:
 
 
 def log_terms(prior: Any, scores: Any, concentrations: Any, cells: int) -> Any:
-    """
-    Mean of minus the log-probability that beliefs give to the cell of the next score.
-
-    Parameters
-    ----------
-    prior : Prior
-        P0, on a bounded support.
-    scores : ndarray, shape (T,)
-        In time order.
-    concentrations : ndarray, shape (C,)
-        a.
-    cells : int
-        Of equal width over the support.
-
-    Returns
-    -------
-    ndarray, shape (C,)
-        -ln (a P0(cell) + count)/(a + n), mean over rounds.
-
-    Examples
-    --------
-    >>> from dpconformal.priors import Uniform
-    >>> log_terms(Uniform(), np.array([0.1, 0.2]), np.array([1.0]), cells=2).round(4)  # 1/2, then 3/4
-    array([0.4904])
-    """
+    """Mean of minus the log-probability that beliefs give to the cell of the next score."""
     low, high = moments.support(prior)
     if not np.isfinite(high - low):
         raise ValueError(f"prior has support [{low:g}, {high:g}]: cells of equal width need a bounded one; use 'crps'")
@@ -98,24 +54,7 @@ def log_terms(prior: Any, scores: Any, concentrations: Any, cells: int) -> Any:
 
 
 def distances_to_past(scores: Any) -> Any:
-    """
-    Sum of abs(score_t - score_i) over i < t, by splitting in halves: T log² T steps.
-
-    Parameters
-    ----------
-    scores : ndarray, shape (T,)
-        In time order.
-
-    Returns
-    -------
-    ndarray, shape (T,)
-        Sums.
-
-    Examples
-    --------
-    >>> distances_to_past(np.array([1.0, 3.0, 2.0]))
-    array([0., 2., 2.])
-    """
+    """Sum of abs(score_t - score_i) over i < t, by splitting in halves: T log² T steps."""
     total = np.zeros(scores.size)
 
     def split(start: int, end: int) -> None:

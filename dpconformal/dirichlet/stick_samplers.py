@@ -20,29 +20,8 @@ def split(posterior: Posterior, key: Array, draws: int, sticks: int | None = Non
     That is the posterior itself, and only its prior part is infinite: the sticks that leave no more than a given mass
     over do not grow with the number of scores.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        The posterior.
-    key : PRNG key
-        Of JAX.
-    draws : int
-        How many.
-    sticks : int, optional
-        Of the prior's part. By default as many as leave a mass of 1e-6 over; inside ``jit``, where the concentration
-        may not be known, to be given.
-
-    Returns
-    -------
-    Draws
-        Of them.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> draws = split(Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(60)), jax.random.key(0), 100)
-    >>> draws.atoms.shape, draws.own_atoms.shape
-    ((60,), (100, 62))
+    ``sticks``: Of the prior's part. By default as many as leave a mass of 1e-6 over; inside ``jit``, where the
+    concentration may not be known, to be given.
     """
     draws, a = checked_draws(posterior, draws), posterior.concentration
     sticks = checked_size(
@@ -56,27 +35,8 @@ def sticks(posterior: Posterior, key: Array, draws: int, sticks: int | None = No
     """
     Draw by sticks alone: Σ π_k δ(θ_k), π broken with Beta(1, a + n), θ from the posterior mean.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        The posterior.
-    key : PRNG key
-        Of JAX.
-    draws : int
-        How many.
-    sticks : int, optional
-        The last of them takes what is left. By default as many as leave 1e-6 over, about 14·(a + n).
-
-    Returns
-    -------
-    Draws
-        Of them. With too few sticks the mean is right and the spread too large; there is a warning.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> sticks(Posterior(dpc.priors.Uniform(), 5.0, [0.3]), jax.random.key(0), 100).own_atoms.shape
-    (100, 90)
+    ``sticks``: The last of them takes what is left. By default as many as leave 1e-6 over, about 14·(a + n). Returns:
+    Of them. With too few sticks the mean is right and the spread too large; there is a warning.
     """
     draws, a = checked_draws(posterior, draws), posterior.total
     sticks = checked_size("sticks", sticks, enough_sticks(a, 1.0), truncation(posterior, "sticks", sticks))

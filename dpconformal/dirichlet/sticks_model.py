@@ -117,24 +117,6 @@ class SticksModel:
 
 
 def stick_lengths(breaks: Float[Array, " K"]) -> Float[Array, " K+1"]:
-    """
-    Break a stick: each break takes its share of what is left, and the last piece is the rest.
-
-    Parameters
-    ----------
-    breaks : Array, shape (K,)
-        Shares in [0, 1].
-
-    Returns
-    -------
-    Array, shape (K + 1,)
-        Lengths, which sum to 1.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> stick_lengths(jnp.array([0.5, 0.5]))
-    Array([0.5 , 0.25, 0.25], dtype=float...)
-    """
+    """Break a stick: each break takes its share of what is left, and the last piece is the rest."""
     one = jnp.ones(1, breaks.dtype)
     return jnp.concatenate([breaks, one]) * jnp.concatenate([one, jnp.cumprod(1 - breaks)])

@@ -24,28 +24,6 @@ def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) 
     The posterior given scores to come, averaged over these, is the posterior: so this is right for any number of steps.
     What is left of the prior, a/(a + n + steps) of the mass on average, is broken into sticks. (Equal weights, the
     empirical distribution of the urn alone, would be right for infinitely many steps only.)
-
-    Parameters
-    ----------
-    posterior : Posterior
-        The posterior.
-    key : PRNG key
-        Of JAX.
-    draws : int
-        How many.
-    steps : int, optional
-        Scores to come, by default 100.
-
-    Returns
-    -------
-    Draws
-        Of them.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> urn(Posterior(dpc.priors.Uniform(), 5.0, [0.3]), jax.random.key(0), 100).own_atoms.shape
-    (100, 228)
     """
     draws, a = checked_draws(posterior, draws), posterior.concentration
     steps = whole("steps", _STEPS if steps is None else steps, 1)

@@ -14,17 +14,8 @@ def certified(data: "xr.Dataset", runs: Mapping[str, Replay]) -> "xr.Dataset":
     """
     Certify runs and note the outcome in the attributes of an experiment's data.
 
-    Parameters
-    ----------
-    data : xarray.Dataset
-        Of the experiment.
-    runs : mapping of str to Replay
-        The runs by name.
-
-    Returns
-    -------
-    xarray.Dataset
-        The data, with ``certificate`` (text) and ``certified`` (1 if all lines of all runs pass) in its attributes.
+    Returns: The data, with ``certificate`` (text) and ``certified`` (1 if all lines of all runs pass) in its
+    attributes.
     """
     certificates = {name: certify(run) for name, run in runs.items()}
     text = "\n\n".join(f"{name}\n{certificate}" for name, certificate in certificates.items())

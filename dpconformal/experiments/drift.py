@@ -169,15 +169,7 @@ def tabulate_drift(data: "xr.Dataset") -> "pd.DataFrame":
     """
     Summarise regret and coverage.
 
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`drift`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each stream and method: means over the seeds, with their standard errors ("se").
+    Returns: A row for each stream and method: means over the seeds, with their standard errors ("se").
     """
     mean, error = _over_seeds(data)
     table = mean.merge(error.rename({name: f"{name} se" for name in error.data_vars})).to_dataframe()
@@ -189,15 +181,7 @@ def plot_drift(data: "xr.Dataset") -> Any:
     """
     Draw thresholds of one seed, and regret and coverage error in windows over all seeds.
 
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`drift`.
-
-    Returns
-    -------
-    matplotlib Figure
-        A column a stream. Of ours the thresholds with the best discount are drawn; bars are standard errors.
+    Returns: A column a stream. Of ours the thresholds with the best discount are drawn; bars are standard errors.
     """
     figure, axes = panels(3, data.sizes["stream"], 9.0, 9.0, sharey="row", height_ratios=(1.1, 1.1, 1))
     mean, error = _over_seeds(data)

@@ -141,16 +141,8 @@ def tabulate_frequentist(data: "xr.Dataset") -> "pd.DataFrame":
     """
     Summarise coverage, excess risk and excess CRPS.
 
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`frequentist`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each prior, method and n: means over the seeds with their standard errors ("se"), the bound of
-        Theorem 4, and the share of seeds whose excess risk is above it.
+    Returns: A row for each prior, method and n: means over the seeds with their standard errors ("se"), the bound of
+    Theorem 4, and the share of seeds whose excess risk is above it.
     """
     mean, error = _over_seeds(data)
     table = mean.merge(error.rename({name: f"{name} se" for name in error.data_vars})).assign(bound=data.bound)
@@ -164,15 +156,7 @@ def plot_frequentist(data: "xr.Dataset") -> Any:
     """
     Draw coverage, excess risk and excess CRPS against the number of scores.
 
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`frequentist`.
-
-    Returns
-    -------
-    matplotlib Figure
-        A column a prior, a row a measure; bars are standard errors over the seeds.
+    Returns: A column a prior, a row a measure; bars are standard errors over the seeds.
     """
     figure, axes = panels(3, data.sizes["prior"], 9.0, 8.6, sharex=True, sharey="row")
     counts, level, band = data["count"].values, data.attrs["level"], "a = 5"

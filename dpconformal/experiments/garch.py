@@ -32,43 +32,10 @@ def garch_scores(
     the ``lookback`` returns before, the score is e/(1 + e), e = |r_t² - v_t|. The first day, which has no return, is
     given that of the second.
 
-    Parameters
-    ----------
-    prices : array_like, shape (T,)
-        Positive, in time order.
-    lookback : int
-        Returns that the model is fitted to.
-    refit_every : int
-        Days from one estimate of the parameters to the next. On those between, the last estimate is used on the
-        returns of the latest ``lookback`` days.
-    warmup : int
-        Days at the start with a score of zero.
-    progress : bool
-        Whether to show a progress bar.
-    cache : path or False, optional
-        Folder in which results are kept and looked up; by default ``dpconformal/garch`` in ``$XDG_CACHE_HOME`` or
-        ``~/.cache``. False for none.
-    checkpoint : path, optional
-        Folder in which the days done so far are kept: called again with it, interrupted work goes on.
-
-    Returns
-    -------
-    ndarray, shape (T,)
-        Scores in [0, 1).
-
-    Raises
-    ------
-    ValueError
-        Naming the argument and the value, or the day on which the model has no finite forecast.
-    ImportError
-        If `arch` is not installed.
-
-    Examples
-    --------
-    >>> prices = 100 + np.sin(np.arange(14) ** 2)
-    >>> scores = garch_scores(prices, progress=False, cache=False)
-    >>> scores.size, int((scores > 0).sum())
-    (14, 4)
+    ``refit_every``: Days from one estimate of the parameters to the next. On those between, the last estimate is used
+    on the returns of the latest ``lookback`` days. ``cache``: Folder in which results are kept and looked up; by
+    default ``dpconformal/garch`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. False for none. ``checkpoint``: Folder in
+    which the days done so far are kept: called again with it, interrupted work goes on.
     """
     lookback, refit_every = whole("lookback", lookback, 2), whole("refit_every", refit_every, 1)
     warmup = whole("warmup", warmup, 2)

@@ -107,15 +107,7 @@ def tabulate_monotonicity(data: "xr.Dataset") -> "pd.DataFrame":
     """
     Summarise the crossings.
 
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`monotonicity`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each method and pair: data sets with a crossing, mean share of crossing rounds.
+    Returns: A row for each method and pair: data sets with a crossing, mean share of crossing rounds.
     """
     any_crossing = (data.crossings > 0).mean("seed").rename("data sets with a crossing")
     share = (data.crossings.mean("seed") / data.sizes["time"]).rename("share of rounds that cross")
@@ -123,19 +115,7 @@ def tabulate_monotonicity(data: "xr.Dataset") -> "pd.DataFrame":
 
 
 def plot_monotonicity(data: "xr.Dataset") -> Any:
-    """
-    Draw the thresholds of each pair by each method, and how often they cross over all seeds.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`monotonicity`.
-
-    Returns
-    -------
-    matplotlib Figure
-        A row a pair, a column a method.
-    """
+    """Draw the thresholds of each pair by each method, and how often they cross over all seeds."""
     figure, axes = panels(len(PAIRS), data.sizes["learner"], 12.0, 5.2, sharex=True, sharey="row")
     share = (data.crossings > 0).mean("seed")
     for row, (low, high) in enumerate(PAIRS):

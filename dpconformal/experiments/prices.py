@@ -26,34 +26,8 @@ def read_prices(source: Any, column: str = "Open", start: Any = None, end: Any =
     """
     Read daily prices.
 
-    Parameters
-    ----------
-    source : {"sp500", "nasdaq"} or path
-        A data set of `arch`, 1999 to 2018; or a CSV file with a header, a column ``Date`` and columns of prices. Its
-        days may come in any order; its dates in any usual format, as long as day and month cannot be confused.
-    column : str
-        Which price; upper and lower case are the same.
-    start, end : str or date, optional
-        First and last day to take, both included, such as ``"2000-01-04"``.
-
-    Returns
-    -------
-    pandas.Series
-        Prices by date, ascending.
-
-    Raises
-    ------
-    ValueError
-        Naming file, line, column and value, if something cannot be read or is no price. Dates are checked throughout,
-        prices from ``start`` to ``end``.
-    ImportError
-        If `arch` or pandas are not installed.
-
-    Examples
-    --------
-    >>> prices = read_prices("sp500", "Close", start="2008-09-01", end="2008-10-31")
-    >>> prices.size, round(float(prices.iloc[0]), 2)
-    (44, 1277.58)
+    ``source``: A data set of `arch`, 1999 to 2018; or a CSV file with a header, a column ``Date`` and columns of
+    prices. Its days may come in any order; its dates in any usual format, as long as day and month cannot be confused.
     """
     try:
         import pandas as pd

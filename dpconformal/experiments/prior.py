@@ -97,15 +97,7 @@ def tabulate_prior(data: "xr.Dataset") -> "pd.DataFrame":
     """
     Summarise regret and bound.
 
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`prior`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row a prior: regret in the end at four levels, its mean over all levels, and the mean bound.
+    Returns: A row a prior: regret in the end at four levels, its mean over all levels, and the mean bound.
     """
     late = data.regret.isel(time=-1, drop=True)
     table = {f"at {level:g}": late.sel(level=level).to_series() for level in (0.3, 0.5, 0.7, 0.9)}
@@ -117,15 +109,7 @@ def plot_prior(data: "xr.Dataset") -> Any:
     """
     Draw thresholds and regret under each prior.
 
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`prior`.
-
-    Returns
-    -------
-    matplotlib Figure
-        The first 50 thresholds at two levels, and the regret in the end at all of them.
+    Returns: The first 50 thresholds at two levels, and the regret in the end at all of them.
     """
     figure, axes = panels(1, 3, 12.0, 3.9)
     start = data.isel(time=slice(0, 50))

@@ -8,24 +8,7 @@ def track(steps: Iterable[Any], what: str, show: bool = True) -> Iterator[Any]:
     """
     Go through steps with a progress bar on the terminal's error stream.
 
-    Parameters
-    ----------
-    steps : iterable with a length
-        What to go through.
-    what : str
-        What is being done, shown before the bar.
-    show : bool
-        Whether to show a bar; there is none without rich, or where the output is no terminal.
-
-    Yields
-    ------
-    object
-        The steps.
-
-    Examples
-    --------
-    >>> list(track(range(3), "counting", show=False))
-    [0, 1, 2]
+    ``show``: Whether to show a bar; there is none without rich, or where the output is no terminal.
     """
     try:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

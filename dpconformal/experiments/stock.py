@@ -133,15 +133,7 @@ def tabulate_stock(data: "xr.Dataset") -> "pd.DataFrame":
     """
     Summarise coverage and loss.
 
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`stock`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each method: coverage under each level, and the mean loss at the level of the picture.
+    Returns: A row for each method: coverage under each level, and the mean loss at the level of the picture.
     """
     level = data.attrs["level"]
     table = data.coverage.to_pandas().rename(columns=lambda wanted: f"{wanted:g}", index=str)
@@ -150,19 +142,7 @@ def tabulate_stock(data: "xr.Dataset") -> "pd.DataFrame":
 
 
 def plot_stock(data: "xr.Dataset") -> Any:
-    """
-    Draw the thresholds over the scores, the loss compared with ACI, and how far coverage is from each level.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`stock`.
-
-    Returns
-    -------
-    matplotlib Figure
-        Three panels.
-    """
+    """Draw the thresholds over the scores, the loss compared with ACI, and how far coverage is from each level."""
     level, days = data.attrs["level"], data.date.values
     names = {name: f"{name} (ours)" if name == "Quantized" else name for name in data.learner.values}
     figure, axes = panels(2, 2, 8.0, 6.4, height_ratios=(1.2, 1))

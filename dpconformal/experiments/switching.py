@@ -132,19 +132,7 @@ def _slopes(time: np.ndarray, curves: np.ndarray) -> np.ndarray:
 
 
 def tabulate_switching(data: "xr.Dataset") -> "pd.DataFrame":
-    """
-    Summarise regret and slope.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`switching`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each level and method.
-    """
+    """Summarise regret and slope."""
     late = data.regret.isel(time=-1, drop=True).rename("regret")
     bound = data.bound.isel(time=-1, drop=True).where(data.learner == "Quantized").rename("bound")
     warmup = data.warmup.median("seed").where(data.learner == "MVP").rename("warm-up")
@@ -153,19 +141,7 @@ def tabulate_switching(data: "xr.Dataset") -> "pd.DataFrame":
 
 
 def plot_switching(data: "xr.Dataset") -> Any:
-    """
-    Draw the regret of each method on logarithmic axes.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-        From :func:`switching`.
-
-    Returns
-    -------
-    matplotlib Figure
-        A panel a level.
-    """
+    """Draw the regret of each method on logarithmic axes."""
     figure, axes = panels(1, data.sizes["level"], 10.0, 3.9, sharex=True, sharey=True)
     even = data.isel(time=slice(1, None, 2))
     for column, ax in enumerate(axes[0]):

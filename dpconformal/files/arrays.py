@@ -16,22 +16,7 @@ def array_source(path: Path, column: str | None, batch: str | None) -> Source:
     """
     Open a ``.npy`` file; it is mapped, not read, so that it takes no memory and a header that lies takes none.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    column, batch : str, optional
-        Must not be asked for.
-
-    Returns
-    -------
-    Source
-        Of one series, or of several that are called by their numbers.
-
-    Raises
-    ------
-    ValueError
-        If it is no array of numbers, of shape (T,) or (series, T).
+    Returns: Of one series, or of several that are called by their numbers.
     """
     for name, value in (("--column", column), ("--batch", batch)):
         if value is not None:

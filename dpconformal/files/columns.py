@@ -14,29 +14,7 @@ def choose_columns(source: str, names: list[str], column: str | None, batch: str
     """
     Find the columns of the scores and of the series.
 
-    Parameters
-    ----------
-    source : str
-        The file, for errors.
-    names : list of str
-        Its columns.
-    column, batch : str, optional
-        What the user asked for.
-
-    Returns
-    -------
-    tuple
-        The column of the scores, and that of the series or None.
-
-    Raises
-    ------
-    ValueError
-        If there is no such column, or several that may be meant.
-
-    Examples
-    --------
-    >>> choose_columns("a.csv", ["day", "Score"], None, None)
-    ('Score', None)
+    Returns: The column of the scores, and that of the series or None.
     """
     series = None if batch is None else _named(source, names, batch, "--batch")
     score = _scores(source, names, batch) if column is None else _named(source, names, column, "--column")
@@ -71,25 +49,7 @@ def _listed(names: list[str]) -> str:
 
 
 def check_finite(source: str, column: str, values: np.ndarray, place: Callable[[int], str], row: int = 0) -> None:
-    """
-    Refuse what is no score.
-
-    Parameters
-    ----------
-    source, column : str
-        What errors call the file and the column.
-    values : ndarray, shape (n,)
-        Numbers.
-    place : callable
-        Says where a row is.
-    row : int
-        The row of the first value.
-
-    Raises
-    ------
-    ValueError
-        Naming file, place, column and value of the first that is not finite.
-    """
+    """Refuse what is no score."""
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         more = f" ({bad.size - 1:,} more like it)" if bad.size > 1 else ""
@@ -100,41 +60,12 @@ def check_finite(source: str, column: str, values: np.ndarray, place: Callable[[
 
 
 def row_place(row: int) -> str:
-    """
-    Say where a row is in a file that has rows only.
-
-    Parameters
-    ----------
-    row : int
-        Counted from 0.
-
-    Returns
-    -------
-    str
-        Counted from 1.
-
-    Examples
-    --------
-    >>> row_place(0)
-    'row 1'
-    """
+    """Say where a row is in a file that has rows only."""
     return f"row {row + 1:,}"
 
 
 def arrow() -> Any:
-    """
-    Import Arrow, which reads and writes tables.
-
-    Returns
-    -------
-    module
-        ``pyarrow`` with its ``csv`` and ``parquet``.
-
-    Raises
-    ------
-    ImportError
-        Saying how to install it.
-    """
+    """Import Arrow, which reads and writes tables."""
     try:
         import pyarrow
         import pyarrow.csv

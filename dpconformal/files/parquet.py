@@ -15,28 +15,7 @@ ROWS = 2**18
 
 
 def parquet_source(path: Path, column: str | None, batch: str | None, lone: bool = False) -> Source:
-    """
-    Open a Parquet file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    column, batch : str, optional
-        Of the scores and of the series.
-    lone : bool
-        Whether to refuse what seems to be several series: see :func:`dpconformal.files.several.one_series`.
-
-    Returns
-    -------
-    Source
-        Read in batches of rows.
-
-    Raises
-    ------
-    ValueError
-        If it is no Parquet file, or a column is not there, is there twice, or holds something else.
-    """
+    """Open a Parquet file."""
     pa = arrow()
     try:
         file = pa.parquet.ParquetFile(path)

@@ -21,28 +21,10 @@ def open_scores(
     """
     Open a file of scores, to read it in blocks.
 
-    Parameters
-    ----------
-    source : path
-        A ``.npy`` file with an array of shape (T,) or (series, T); a ``.parquet`` or ``.pq`` file; anything else is
-        read as CSV, with or without a header, separated by commas, semicolons or tabs.
-    column : str, optional
-        Column of the scores: by name, or by number from 1 where there is no header. Not needed if there is only one,
-        or one that is called ``score`` or ``scores``.
-    batch : str, optional
-        Column that says which series a row belongs to.
-    lone : bool
-        Whether to refuse what seems to be several series while ``batch`` is not given.
-
-    Returns
-    -------
-    Source
-        Ready to be read.
-
-    Raises
-    ------
-    ValueError
-        Naming file, line, column and value, and what to do.
+    ``source``: A ``.npy`` file with an array of shape (T,) or (series, T); a ``.parquet`` or ``.pq`` file; anything
+    else is read as CSV, with or without a header, separated by commas, semicolons or tabs. ``column``: Column of the
+    scores: by name, or by number from 1 where there is no header. Not needed if there is only one, or one that is
+    called ``score`` or ``scores``.
     """
     path = Path(source)
     if not path.exists():
@@ -66,41 +48,7 @@ def read_scores(
     check: Callable[[Source, Block], None] = lambda source, block: None,
     lone: bool = False,
 ) -> Recorded:
-    """
-    Read scores into memory.
-
-    Parameters
-    ----------
-    source : path or "-"
-        As for :func:`open_scores`; ``"-"`` is CSV from standard input.
-    column, batch : str, optional
-        As for :func:`open_scores`.
-    stdin : binary file, optional
-        In the place of standard input.
-    check : callable
-        ``(source, block) -> None``: raises if a block holds what is not wanted.
-    lone : bool
-        As for :func:`open_scores`.
-
-    Returns
-    -------
-    Recorded
-        The scores, by series.
-
-    Raises
-    ------
-    ValueError
-        Naming file, line, column and value, and what to do.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.save(f"{folder}/a.npy", [0.25, 0.5])
-    ...     read_scores(f"{folder}/a.npy").scores
-    [array([0.25, 0.5 ])]
-    """
+    """Read scores into memory."""
     opened = (
         read_once(source, column, batch, stdin, lone) if is_stream(source) else open_scores(source, column, batch, lone)
     )
@@ -114,19 +62,7 @@ def read_scores(
 
 
 def is_stream(source: str | os.PathLike[str]) -> bool:
-    """
-    Tell whether a source can be read only once.
-
-    Parameters
-    ----------
-    source : path or "-"
-        The source.
-
-    Returns
-    -------
-    bool
-        True for standard input, and for a pipe.
-    """
+    """Tell whether a source can be read only once."""
     path = Path(source)
     return str(source) == "-" or (path.exists() and not path.is_file() and not path.is_dir())
 
@@ -134,21 +70,7 @@ def is_stream(source: str | os.PathLike[str]) -> bool:
 def read_once(
     source: str | os.PathLike[str], column: str | None, batch: str | None, stdin: Any = None, lone: bool = False
 ) -> Source:
-    """
-    Take in CSV that can be read only once.
-
-    Parameters
-    ----------
-    source, column, batch, stdin
-        As for :func:`read_scores`.
-    lone : bool
-        As for :func:`open_scores`.
-
-    Returns
-    -------
-    Source
-        Over a copy in memory.
-    """
+    """Take in CSV that can be read only once."""
     given = str(source) == "-"
     content = (stdin or sys.stdin.buffer).read() if given else Path(source).read_bytes()
     name = "standard input" if given else str(source)

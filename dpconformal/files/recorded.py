@@ -38,16 +38,7 @@ class Recorded(NamedTuple):
 
 
 class Names:
-    """
-    Series of many blocks under one numbering, in order of appearance.
-
-    Examples
-    --------
-    >>> seen = Names()
-    >>> block = Block(0, np.array([0.1, 0.2]), np.array([0, 1]), ["b", "a"], 0)
-    >>> seen.codes(block), seen.all
-    (array([0, 1], dtype=int32), ['b', 'a'])
-    """
+    """Series of many blocks under one numbering, in order of appearance."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._numbers = {name: k for k, name in enumerate(names)}
@@ -64,27 +55,7 @@ class Names:
 
 
 def gather(source: str, blocks: Iterable[Block]) -> Recorded:
-    """
-    Bring the blocks of a file together, in memory.
-
-    Parameters
-    ----------
-    source : str
-        What errors call the file.
-    blocks : iterable of Block
-        All of them, at least one.
-
-    Returns
-    -------
-    Recorded
-        The scores, by series.
-
-    Examples
-    --------
-    >>> block = Block(0, np.array([0.1, 0.2, 0.3]), np.array([0, 1, 0]), ["b", "a"], 0)
-    >>> gather("-", [block]).scores
-    [array([0.1, 0.3]), array([0.2])]
-    """
+    """Bring the blocks of a file together, in memory."""
     names, scores, codes = Names(), [], []
     for block in blocks:
         scores.append(block.scores)

@@ -30,14 +30,6 @@ class OtherColumns:
     A time that goes forward from row to row proves that there is one series. A time that goes back speaks for several;
     so does a key: a column whose values differ among rows of the same time, or, in a file without times, come in
     blocks, or take turns. Memory does not grow with the file.
-
-    Examples
-    --------
-    >>> import pyarrow as pa
-    >>> watched = OtherColumns()
-    >>> watched.see(Block(0, np.zeros(4), None, [], 0, {"store": pa.array(["a", "a", "b", "b"])}))
-    >>> watched.keys()
-    {'store': 'come in blocks'}
     """
 
     def __init__(self) -> None:
@@ -71,19 +63,7 @@ class OtherColumns:
         return {name: how for name, how in found.items() if how}
 
     def check_one_series(self, source: Source) -> None:
-        """
-        Refuse a file that seems to hold several series.
-
-        Parameters
-        ----------
-        source : Source
-            The file.
-
-        Raises
-        ------
-        ValueError
-            Naming the column, and the place where a time goes back.
-        """
+        """Refuse a file that seems to hold several series."""
         times = [times for times in self.times.values() if times.is_time]
         if any(time.forward for time in times):
             return
@@ -108,15 +88,7 @@ def one_series(source: Source) -> Source:
     """
     Watch the other columns of a file while it is read.
 
-    Parameters
-    ----------
-    source : Source
-        The file, with its other columns.
-
-    Returns
-    -------
-    Source
-        The same; after its last block, what seems to be several series is refused.
+    Returns: The same; after its last block, what seems to be several series is refused.
     """
 
     def blocks(where: int, row: int) -> Iterator[Block]:

@@ -64,23 +64,7 @@ class Source(NamedTuple):
         return self.blocks(self.start, 0)
 
     def check_range(self, block: Block, low: float, high: float, remedy: str) -> None:
-        """
-        Check that every score of a block lies in a range.
-
-        Parameters
-        ----------
-        block : Block
-            The block.
-        low, high : float
-            Ends of the range.
-        remedy : str
-            What to do about a score that does not.
-
-        Raises
-        ------
-        ValueError
-            Naming file, place, column and value of the first that does not.
-        """
+        """Check that every score of a block lies in a range."""
         if low <= block.scores.min(initial=high) and block.scores.max(initial=low) <= high:
             return
         outside = np.flatnonzero((block.scores < low) | (block.scores > high))

@@ -22,34 +22,7 @@ def spool(source: Source, folder: str | os.PathLike[str], check: Callable[[Sourc
     r"""
     Copy the scores of a file to a folder, or find them there.
 
-    Parameters
-    ----------
-    source : Source
-        The file.
-    folder : path
-        Where to keep them. What an interrupted call with the same source left there is carried on with.
-    check : callable
-        ``(source, block) -> None``: raises if a block holds what is not wanted.
-
-    Returns
-    -------
-    Recorded
-        The scores, mapped from the folder.
-
-    Raises
-    ------
-    OSError
-        If the disk is full.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from dpconformal.files import open_scores
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "a.csv").write_text("store,score\nb,0.25\na,0.75\nb,0.5\n")
-    ...     found = spool(open_scores(f"{folder}/a.csv", batch="store"), folder, lambda source, block: None)
-    ...     found.names, [series.tolist() for series in found.scores]
-    (['b', 'a'], [[0.25, 0.5], [0.75]])
+    ``folder``: Where to keep them. What an interrupted call with the same source left there is carried on with.
     """
     folder = Path(folder)
     done = recall(folder / "scores.dpc", "scores")

@@ -17,22 +17,7 @@ def staged(folder: str | os.PathLike[str], within: Path | None = None) -> Iterat
     """
     Collect files in a hidden place beside their folder, and move them there when all are written.
 
-    Parameters
-    ----------
-    folder : path
-        Made if it is not there; files of the same names are replaced, others stay.
-    within : Path, optional
-        Where to make the hidden place; in the folder itself by default.
-
-    Yields
-    ------
-    Path
-        Where to write. If anything goes wrong it is taken away, and so is a folder made for nothing.
-
-    Raises
-    ------
-    Unwritable
-        If the folder cannot be made or written to.
+    Returns: Where to write. If anything goes wrong it is taken away, and so is a folder made for nothing.
     """
     folder = Path(folder)
     with made(folder):
@@ -61,24 +46,7 @@ def made(folder: Path, hidden: bool = False) -> Iterator[None]:
     """
     Make a folder, and take it away again if it was made for nothing.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder. A link of the user's own is followed: it says where the results are wanted.
-    hidden : bool
-        Whether its name is one that we have chosen, and nobody wants a link there.
-
-    Yields
-    ------
-    None
-        While it is there.
-
-    Raises
-    ------
-    Unwritable
-        If it cannot be made.
-    ValueError
-        If it is a link that is not followed.
+    ``folder``: The folder. A link of the user's own is followed: it says where the results are wanted.
     """
     if folder.is_symlink() and (hidden or folder.lstat().st_uid != os.geteuid()):
         raise ValueError(
@@ -98,21 +66,7 @@ def made(folder: Path, hidden: bool = False) -> Iterator[None]:
 
 
 def refused(folder: Path, error: OSError) -> Unwritable:
-    """
-    Say that a folder cannot be written to.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    error : OSError
-        What the system said.
-
-    Returns
-    -------
-    Unwritable
-        To be raised.
-    """
+    """Say that a folder cannot be written to."""
     if isinstance(error, Unwritable):
         return error
     return Unwritable(f"{folder} cannot be written to: {error.strerror or error}; choose another with --out")

@@ -17,28 +17,7 @@ _MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
 
 
 def text_source(text: Text, column: str | None, batch: str | None, lone: bool = False) -> Source:
-    """
-    Understand CSV: its columns, and where its data begin.
-
-    Parameters
-    ----------
-    text : Text
-        The file.
-    column, batch : str, optional
-        Of the scores and of the series.
-    lone : bool
-        Whether to refuse what seems to be several series: see :func:`dpconformal.files.several.one_series`.
-
-    Returns
-    -------
-    Source
-        Read in blocks of lines.
-
-    Raises
-    ------
-    ValueError
-        Naming file, line, column and value, and what to do.
-    """
+    """Understand CSV: its columns, and where its data begin."""
     pa = arrow()
     names = text.names()
     score, series = choose_columns(text.source, names, column, batch)
@@ -62,18 +41,8 @@ def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
     """
     Cut a file into pieces of whole lines.
 
-    Parameters
-    ----------
-    text : Text
-        The file.
-    where : int
-        Byte to begin at.
-
-    Yields
-    ------
-    tuple
-        Some lines, and the byte after them. Blank lines go with the line that follows them, so that a gap in the data
-        is seen in one piece; those at the end of the file are left out.
+    Returns: Some lines, and the byte after them. Blank lines go with the line that follows them, so that a gap in the
+    data is seen in one piece; those at the end of the file are left out.
     """
     with text.open() as file:
         file.seek(where)
@@ -98,22 +67,7 @@ def last_line(data: bytes, separator: str) -> int:
     r"""
     Find the end of the last line with something in it that is complete.
 
-    Parameters
-    ----------
-    data : bytes
-        Beginning with a line.
-    separator : str
-        Of columns.
-
-    Returns
-    -------
-    int
-        Bytes up to and with its newline; 0 if there is none. A newline within quotes ends no line.
-
-    Examples
-    --------
-    >>> last_line(b"0.1\n0.2\n\n0.", ","), last_line(b'1,"a\nb', ","), last_line(b"", ",")
-    (8, 0, 0)
+    Returns: Bytes up to and with its newline; 0 if there is none. A newline within quotes ends no line.
     """
     end = data.rfind(b"\n") + 1 if b'"' not in data else _last_record(data, separator)
     whole = data[:end]

@@ -17,16 +17,7 @@ _MISSING = frozenset(["na", "nan", "n/a", "#n/a", "#na", "nil", "null", "none", 
 
 
 class Text:
-    """
-    A source of CSV that can be read more than once: quickly at first, and line by line to explain what is wrong.
-
-    Parameters
-    ----------
-    source : str
-        What errors call it.
-    open : callable
-        Opens it as a binary file.
-    """
+    """A source of CSV that can be read more than once: quickly at first, and line by line to explain what is wrong."""
 
     def __init__(self, source: str, open: Callable[[], Any]) -> None:
         self.source, self.open = source, open
@@ -128,21 +119,7 @@ class Text:
         return f"line {line:,}"
 
     def explain(self, column: str, batch: str | None) -> None:
-        """
-        Go through line by line, and raise at the first that cannot be read.
-
-        Parameters
-        ----------
-        column : str
-            Of the scores.
-        batch : str, optional
-            Of the series.
-
-        Raises
-        ------
-        ValueError
-            Naming file, line, column and value.
-        """
+        """Go through line by line, and raise at the first that cannot be read."""
         names = self.names()
         k, j = names.index(column), None if batch is None else names.index(batch)
         line = 0

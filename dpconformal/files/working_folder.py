@@ -25,33 +25,10 @@ class WorkingFolder:
     The record says which job the work is of, and the number (inode) of the folder that was made for it. Only that
     folder is worked in, and only that folder is deleted. It is closed to other users, so what is in it is ours.
 
-    Parameters
-    ----------
-    path : Path
-        The hidden folder. It is made if it is not there.
-
     Attributes
     ----------
     job : dict or None
         The job that was begun here and not finished.
-
-    Raises
-    ------
-    ValueError
-        If it is a link or another user's, holds something that was not made here, or another process works in it.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     with WorkingFolder(Path(out, ".unfinished")) as folder:
-    ...         _ = Path(folder.start({"seeds": 3}), "some.txt").write_text("done")
-    ...     with WorkingFolder(Path(out, ".unfinished")) as folder:
-    ...         print(folder.job, Path(folder.work(), "some.txt").read_text())
-    ...         folder.remove()
-    ...     os.listdir(out)
-    {'seeds': 3} done
-    []
     """
 
     def __init__(self, path: Path) -> None:

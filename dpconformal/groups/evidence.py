@@ -97,21 +97,7 @@ def check_totals(seen: Any, totals: Any, added: Any) -> None:
 
 
 def with_room(state: GroupedScores, scores: SortedScores) -> GroupedScores:
-    """
-    Give evidence the room of its scores, which have grown.
-
-    Parameters
-    ----------
-    state : GroupedScores
-        The evidence, or a batch.
-    scores : SortedScores
-        Its scores, with at least as much room.
-
-    Returns
-    -------
-    GroupedScores
-        With these scores.
-    """
+    """Give evidence the room of its scores, which have grown."""
     more = scores.values.shape[-1] - state.values.shape[-1]
     axes = state.groups.ndim - 1
     groups = jnp.pad(state.groups, [(0, 0)] * axes + [(0, more)])
@@ -142,23 +128,7 @@ class Path(NamedTuple):
 
 
 def path_of(schedules: Any, totals: Float[Array, " D"], active: Array) -> Path:
-    """
-    Unroll the recursion: a node's belief is λ times its parent's plus 1 - λ times the distribution of its scores.
-
-    Parameters
-    ----------
-    schedules : tuple of Schedule
-        One for each depth.
-    totals : Array, shape (depth,)
-        What counts for each node on the path.
-    active : Array of bool, shape (depth,)
-        False beyond the group.
-
-    Returns
-    -------
-    Path
-        Weights and masses.
-    """
+    """Unroll the recursion: a node's belief is λ times its parent's plus 1 - λ times the distribution of its scores."""
     weights = jnp.stack([schedule.weight(total + 1) for schedule, total in zip(schedules, totals, strict=True)])
     weights = jnp.where(active & (totals > 0), weights, 1)
     after = jnp.concatenate([jnp.cumprod(weights[::-1])[::-1], jnp.ones(1, weights.dtype)])
@@ -178,24 +148,6 @@ def shares_of(
     seen, and then its parent learns nothing from it; or a draw from the parent's belief, which has mass β there. With c
     equal scores before, and s = a·β, the chance of the latter is s/(s + c). For c scores with the same β these chances
     add up to s(ψ(s + c) - ψ(s)).
-
-    Parameters
-    ----------
-    path : Path
-        Before the score.
-    held : Array, shape (depth,)
-        What counts for each node, of equal scores.
-    totals : Array, shape (depth,)
-        What counts for each node, in all.
-    level : Array, shape ()
-        The depth of the score's group.
-    base : number
-        Mass of the prior there.
-
-    Returns
-    -------
-    Array, shape (depth,)
-        Shares: 1 for the group itself; 0 beyond it.
     """
     depth = held.shape[0]
     belief, chances = jnp.asarray(base, held.dtype), []

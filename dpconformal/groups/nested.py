@@ -19,19 +19,7 @@ def path_to(learner: Any, totals: Array, node: Array) -> tuple[Path, Array, Arra
     """
     Follow the way from the root to a node.
 
-    Parameters
-    ----------
-    learner : Hierarchical
-        The belief.
-    totals : Array, shape (nodes,)
-        What counts for each node.
-    node : Array, shape ()
-        Where to go.
-
-    Returns
-    -------
-    tuple
-        Weights on the way; its nodes, which of them are there, and their totals, all of shape (depth,).
+    Returns: Weights on the way; its nodes, which of them are there, and their totals, all of shape (depth,).
     """
     nodes = nodes_of(learner.tree)
     known = jnp.clip(node, 0, len(nodes.levels) - 1)

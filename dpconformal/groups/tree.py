@@ -39,29 +39,9 @@ def as_tree(tree: Any) -> Tree:
     """
     Read a tree of groups.
 
-    Parameters
-    ----------
-    tree : int, sequence or mapping
-        How many groups there are, all of one family; or the parent of each group, -1 for none; or a nested mapping
-        of names, whose innermost values are lists of names (or a name, or None for a group without any); or
-        pairs of a name and the index of a parent.
-
-    Returns
-    -------
-    tuple
-        Of parents, or of pairs of a name and a parent.
-
-    Raises
-    ------
-    ValueError
-        Naming the group that is out of place.
-
-    Examples
-    --------
-    >>> as_tree(3), as_tree([-1, 0, 0])
-    ((-1, -1, -1), (-1, 0, 0))
-    >>> as_tree({"north": ["a", "b"], "south": ["c"]})
-    (('north', -1), ('a', 0), ('b', 0), ('south', -1), ('c', 3))
+    ``tree``: How many groups there are, all of one family; or the parent of each group, -1 for none; or a nested
+    mapping of names, whose innermost values are lists of names (or a name, or None for a group without any); or pairs
+    of a name and the index of a parent.
     """
     if isinstance(tree, (int, np.integer)) and not isinstance(tree, bool):
         if tree < 1:
@@ -153,27 +133,7 @@ def size_of(tree: Tree) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def nodes_of(tree: Tree) -> Nodes:
-    """
-    Prepare a tree for use.
-
-    Parameters
-    ----------
-    tree : tuple
-        From :func:`as_tree`.
-
-    Returns
-    -------
-    Nodes
-        Paths, levels and names.
-
-    Examples
-    --------
-    >>> nodes_of((-1, -1, 0)).paths
-    array([[ 3,  0, -1],
-           [ 3,  1, -1],
-           [ 3,  0,  2],
-           [ 3, -1, -1]], dtype=int32)
-    """
+    """Prepare a tree for use."""
     groups, (nodes, depth) = len(tree), size_of(tree)
     parents = _parents(tree)
     root = parents.index(-1) if nodes == groups else groups
@@ -194,27 +154,8 @@ def as_groups(tree: Tree, groups: Any) -> np.ndarray:
     """
     Read which group each round belongs to.
 
-    Parameters
-    ----------
-    tree : tuple
-        From :func:`as_tree`.
-    groups : array_like of int or str
-        Indices or names of groups; -1 for a round that belongs to none, which is answered by the root.
-
-    Returns
-    -------
-    ndarray of int32
-        Indices of groups, of the same shape; -1 for none, or the root's where that is a group.
-
-    Raises
-    ------
-    ValueError
-        With the first index or name that is none.
-
-    Examples
-    --------
-    >>> as_groups(as_tree({"north": ["a", "b"]}), ["b", "north", "a"])
-    array([2, 0, 1], dtype=int32)
+    ``groups``: Indices or names of groups; -1 for a round that belongs to none, which is answered by the root. Returns:
+    Indices of groups, of the same shape; -1 for none, or the root's where that is a group.
     """
     nodes, array = nodes_of(tree), np.asarray(groups)
     if array.dtype.kind in "UTO":

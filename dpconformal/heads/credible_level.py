@@ -24,24 +24,7 @@ def exceedance(level: Any, mean: Any, total: Any) -> Any:
     """
     Return the posterior probability that F(x) reaches a level: P(q_level ≤ x).
 
-    Parameters
-    ----------
-    level : array_like
-        α in [0, 1].
-    mean : array_like
-        G(x), the mean of F(x).
-    total : array_like
-        M, concentration plus number of scores.
-
-    Returns
-    -------
-    ndarray
-        In float64, on the host. Where F(x) is 0 or 1 for certain, so is the answer.
-
-    Examples
-    --------
-    >>> exceedance(0.9, mean=0.95, total=100.0).round(4)
-    np.float64(0.9746)
+    Returns: In float64, on the host. Where F(x) is 0 or 1 for certain, so is the answer.
     """
     level, mean, total = (np.asarray(part, np.float64) for part in (level, mean, total))
     value = special.betaincc(total * mean, total * (1 - mean), level)
@@ -52,24 +35,7 @@ def credible_level(level: Any, confidence: Any, total: Any) -> Any:
     """
     Solve for the level g at which P(F ≥ α) is the confidence where the mean of F is g.
 
-    Parameters
-    ----------
-    level : array_like
-        α in [0, 1].
-    confidence : array_like
-        In (0, 1).
-    total : array_like
-        M, above 0. All three broadcast against each other.
-
-    Returns
-    -------
-    ndarray
-        g in float64, on the host; NaN where an argument is out of range, as it may be inside ``jit``.
-
-    Examples
-    --------
-    >>> credible_level(0.9, 0.95, 100.0).round(4)
-    np.float64(0.9425)
+    Returns: g in float64, on the host; NaN where an argument is out of range, as it may be inside ``jit``.
     """
     # Not imported with the package: a third of a second.
     from scipy.optimize import elementwise
@@ -95,25 +61,6 @@ def credible_levels(levels: np.ndarray, confidence: float, totals: np.ndarray) -
     Solve for the credible levels of many rounds.
 
     √M·(g - α) is a smooth function of 1/√M, so that polynomials through a few of its points give millions of others.
-
-    Parameters
-    ----------
-    levels : ndarray, shape (A,) or (T, A)
-        α.
-    confidence : float
-        In (0, 1).
-    totals : ndarray, shape (T,)
-        M of each round, increasing.
-
-    Returns
-    -------
-    ndarray, shape (T, A)
-        As by :func:`credible_level`, up to rounding.
-
-    Examples
-    --------
-    >>> credible_levels(np.array([0.9]), 0.95, np.arange(100.0, 2000.0))[0].round(4)
-    array([0.9425])
     """
     if levels.ndim == 2 or totals.size <= _FEW:
         answer = credible_level(levels, confidence, totals[:, None])
@@ -160,19 +107,7 @@ def credible_level_in_jit(levels: Array, confidence: Any, totals: Array) -> Arra
     """
     Solve for credible levels where values are traced: the host is called back, for float32 would not do.
 
-    Parameters
-    ----------
-    levels : Array, shape (A,), (T, A) or any
-        α.
-    confidence : number
-        In (0, 1).
-    totals : Array, shape () or (T,)
-        M: one, or one a round for levels of shape (A,) or (T, A).
-
-    Returns
-    -------
-    Array
-        In the dtype of the levels; of their shape, or (T, A). No gradients.
+    Returns: In the dtype of the levels; of their shape, or (T, A). No gradients.
     """
     given = jax.lax.stop_gradient((levels, jnp.asarray(confidence), totals))
     if totals.ndim:

@@ -155,21 +155,7 @@ def _lifted(support: tuple[Any, Any], thresholds: Float[Array, "..."], bins: int
 
 
 def check_learner(owner: str, learner: Any) -> None:
-    """
-    Check that a head stands on a belief without a discount.
-
-    Parameters
-    ----------
-    owner : str
-        The head's class name.
-    learner : Learner
-        What it was given.
-
-    Raises
-    ------
-    ValueError
-        Naming what is wrong.
-    """
+    """Check that a head stands on a belief without a discount."""
     if not isinstance(learner, (Exact, Quantized)):
         raise ValueError(f"{owner}.learner = {learner!r}: pass a belief, Exact(...) or Quantized(...)")
     if learner.discount is not None:

@@ -104,23 +104,7 @@ class Bets:
 
 
 def check_capital(martingale: Any, state: Any, batch: tuple[int, ...] = ()) -> None:
-    """
-    Refuse the state of another martingale.
-
-    Parameters
-    ----------
-    martingale : Martingale
-        Whose state it should be.
-    state : Capital
-        The state.
-    batch : tuple of int
-        Leading axes that it must have.
-
-    Raises
-    ------
-    ValueError
-        Naming the shapes.
-    """
+    """Refuse the state of another martingale."""
     name = type(martingale).__name__
     if not isinstance(state, Capital):
         raise ValueError(f"state is a {type(state).__name__}: {name} carries on from a Capital, such as its init()")

@@ -83,21 +83,7 @@ def scanned(read: Any, owner: Any, state: Any, values: Float[Array, "*B T"]) -> 
     """
     Scan a sequence, or a batch of them.
 
-    Parameters
-    ----------
-    read : callable
-        ``(owner, state, value) -> (state, output)``, one round; a module's function, since it is compiled for.
-    owner : pytree
-        A martingale or an alarm.
-    state : NamedTuple of Array
-        With the leading axes of the values.
-    values : Array, shape (..., T)
-        What is observed.
-
-    Returns
-    -------
-    tuple
-        Outputs, with axes (..., T) in front, and the final state.
+    ``read``: ``(owner, state, value) -> (state, output)``, one round; a module's function, since it is compiled for.
     """
     batch = values.shape[:-1]
     if not batch:

@@ -32,24 +32,7 @@ class Arrays(NamedTuple):
 
 
 def checked_run(run: Any) -> Replay:
-    """
-    Check that this is a run.
-
-    Parameters
-    ----------
-    run : Replay
-        What a user passed.
-
-    Returns
-    -------
-    Replay
-        The same.
-
-    Raises
-    ------
-    ValueError
-        If this is not a run, or its mask has another shape than its scores.
-    """
+    """Check that this is a run."""
     if isinstance(run, Summary):
         raise ValueError(
             "run is a Summary, which has coverage, loss and mean_threshold of its own; for more, replay with keep='all'"
@@ -62,19 +45,7 @@ def checked_run(run: Any) -> Replay:
 
 
 def by_sequence(metric: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    Let a metric that is one number a level judge batches of sequences with unequal numbers of scores.
-
-    Parameters
-    ----------
-    metric : callable
-        ``(run, ...) -> arrays`` without an axis of rounds.
-
-    Returns
-    -------
-    callable
-        The same, where the mask asks for it sequence by sequence.
-    """
+    """Let a metric that is one number a level judge batches of sequences with unequal numbers of scores."""
 
     @functools.wraps(metric)
     def each(run: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,15 +64,7 @@ def observed_rounds(run: Replay) -> np.ndarray:
     """
     List the rounds that are judged, as the user counts them.
 
-    Parameters
-    ----------
-    run : Replay
-        With or without a mask.
-
-    Returns
-    -------
-    ndarray of int, shape (N,)
-        From 1 on, without those that are masked; where sequences are masked in different rounds, 1, …, N.
+    Returns: From 1 on, without those that are masked; where sequences are masked in different rounds, 1, …, N.
     """
     rounds = np.arange(1, np.shape(run.scores)[-1] + 1)
     if run.mask is None:
@@ -118,20 +81,7 @@ def arrays_of(run: Any) -> Arrays:
     Sums over millions of rounds need more digits than float32 has, so outside ``jit`` everything is
     computed on the host in float64, whatever the run's dtype.
 
-    Parameters
-    ----------
-    run : Replay
-        Thresholds, scores, levels and mask; the other fields are not looked at.
-
-    Returns
-    -------
-    Arrays
-        With a level axis on all, of the rounds that were observed.
-
-    Raises
-    ------
-    ValueError
-        If this is not a run, or its shapes do not fit each other.
+    Returns: With a level axis on all, of the rounds that were observed.
     """
     run = checked_run(run).observed()
     traced = is_traced(run.thresholds, run.scores, run.levels)
@@ -162,17 +112,5 @@ def arrays_of(run: Any) -> Arrays:
 
 
 def per_round_levels(arrays: Arrays) -> Any:
-    """
-    Repeat the levels for every round.
-
-    Parameters
-    ----------
-    arrays : Arrays
-        A run's arrays.
-
-    Returns
-    -------
-    array, shape (..., T, A)
-        The level of every threshold.
-    """
+    """Repeat the levels for every round."""
     return arrays.xp.broadcast_to(arrays.levels, arrays.thresholds.shape)

@@ -89,23 +89,7 @@ def _require_learner(run: Replay, method: str) -> None:
 
 
 def read_again(run: Replay, reader: Any, query: Array) -> Any:
-    """
-    Go through the rounds of a run again, and read something off the learner before each score.
-
-    Parameters
-    ----------
-    run : Replay
-        One sequence or a batch.
-    reader : callable
-        ``(learner, state, score, query, **given) -> Array``.
-    query : Array, shape (Q,) or (T, Q)
-        Handed to the reader: the same every round, or a row a round.
-
-    Returns
-    -------
-    Array, shape (..., T, ...)
-        What was read, of the rounds that have a score.
-    """
+    """Go through the rounds of a run again, and read something off the learner before each score."""
     if run.delay is None:
         raise ValueError(
             "run.delay is None: rounds were taken out of a run with a delay; pass the run itself, mask and all"

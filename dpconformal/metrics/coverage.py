@@ -150,19 +150,7 @@ def longest_miss_run(run: Replay) -> Any:
 
 
 def mean_over_rounds(values: Any) -> Any:
-    """
-    Mean over the round axis; NaN, without a warning, where there are no rounds.
-
-    Parameters
-    ----------
-    values : array, shape (..., T, A)
-        One value a round and level.
-
-    Returns
-    -------
-    array, shape (..., A)
-        Their means.
-    """
+    """Mean over the round axis; NaN, without a warning, where there are no rounds."""
     if values.shape[-2] == 0:
         return np.full(values.shape[:-2] + values.shape[-1:], np.nan)
     if isinstance(values, np.ndarray):

@@ -11,27 +11,7 @@ from dpconformal.pinball import pinball
 
 
 def running_best(scores: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Find the best threshold for the first n rounds, and its total loss, for every n.
-
-    Parameters
-    ----------
-    scores : ndarray, shape (T,)
-        One sequence.
-    levels : ndarray, shape (T, A)
-        The level of every round and column.
-
-    Returns
-    -------
-    tuple of ndarray, shape (T, A)
-        Thresholds, and their total losses.
-
-    Examples
-    --------
-    >>> best, loss = running_best(np.array([0.0, 1.0, 1.0]), np.full((3, 1), 0.5))
-    >>> best.ravel(), loss.ravel()
-    (array([0., 0., 1.]), array([0. , 0.5, 0.5]))
-    """
+    """Find the best threshold for the first n rounds, and its total loss, for every n."""
     level_sum = np.cumsum(levels, axis=0)
     rank = np.maximum(np.ceil(level_sum), 1).astype(np.int32)
     # The best threshold q_n is the rank_n-th smallest score so far: it stays or moves to a neighbour.

@@ -60,15 +60,7 @@ def crossed(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """
     Find the crossings of each round.
 
-    Parameters
-    ----------
-    arrays : Arrays
-        A run's arrays, on the host.
-
-    Returns
-    -------
-    tuple of ndarray
-        Crossing pairs a round, shape (..., T); whether a level crosses another, shape (..., T, A).
+    Returns: Crossing pairs a round, shape (..., T); whether a level crosses another, shape (..., T, A).
     """
     size = arrays.thresholds.shape[-1]
     order = np.argsort(per_round_levels(arrays), axis=-1, kind="stable")

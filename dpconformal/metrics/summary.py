@@ -84,17 +84,5 @@ def _means(run: Replay) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def as_written(levels: np.ndarray) -> np.ndarray:
-    """
-    Return levels as a person writes them: 0.9, also where float32 holds 0.89999998.
-
-    Parameters
-    ----------
-    levels : ndarray
-        Levels, in the dtype in which they were used.
-
-    Returns
-    -------
-    ndarray
-        In float64.
-    """
+    """Return levels as a person writes them: 0.9, also where float32 holds 0.89999998."""
     return np.array([float(np.format_float_positional(level, unique=True)) for level in levels])

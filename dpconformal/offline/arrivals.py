@@ -46,24 +46,8 @@ def arrivals(
     With a discount β every mass fades by β a score. Rather than touch them all, new ones are given more: β^-k after
     k scores, and what a unit is worth fades instead. Before that overflows, every mass is shrunk once.
 
-    Parameters
-    ----------
-    place : Array, shape (T,)
-        Of each round's own score; ``nowhere`` for a round without one.
-    counts : Array, shape (T,)
-        Scores seen before each round.
-    weights : Weights of arrays, shape (T,)
-        Of the belief, as by :func:`dpconformal.beliefs.weights.weights_of`.
-    nowhere : int
-        What stands for no score in the first round.
-    epoch : int, optional
-        Rounds after which masses are shrunk between blocks, see :func:`epoch_for`. None: decided here, where β may be
-        traced, and carried out by the walk.
-
-    Returns
-    -------
-    Arrivals
-        The rows of a walk.
+    ``epoch``: Rounds after which masses are shrunk between blocks, see :func:`epoch_for`. None: decided here, where β
+    may be traced, and carried out by the walk.
     """
     rounds, dtype = place.shape[0], weights.prior.dtype
     before = jnp.concatenate([jnp.full(1, nowhere, place.dtype), place[:-1]])
@@ -92,17 +76,7 @@ def epoch_for(learner: Any, dtype: Any) -> int:
     """
     Count the rounds in which a belief's masses may grow before they must be shrunk.
 
-    Parameters
-    ----------
-    learner : Exact or Quantized
-        The belief, for its discount: a number, not traced.
-    dtype : dtype
-        Of the masses.
-
-    Returns
-    -------
-    int
-        A power of two, so that few programs are compiled for many discounts; at most a block.
+    Returns: A power of two, so that few programs are compiled for many discounts; at most a block.
     """
     if learner.discount is None:
         return BLOCK
@@ -114,17 +88,7 @@ def rounds_remembered(discount: float, dtype: Any) -> int:
     """
     Count the rounds after which a score weighs nothing, in floating-point numbers.
 
-    Parameters
-    ----------
-    discount : float
-        β.
-    dtype : dtype
-        Of the masses.
-
-    Returns
-    -------
-    int
-        All scores older than that together weigh less than a hundredth of the last bit of the belief's mass.
+    Returns: All scores older than that together weigh less than a hundredth of the last bit of the belief's mass.
     """
     return math.ceil((jnp.finfo(dtype).nmant + 8) / -math.log2(discount))
 
@@ -132,23 +96,7 @@ def rounds_remembered(discount: float, dtype: Any) -> int:
 def block_and_fade(
     counts: Int[Array, " T"], epoch: int | None, discount: Float[Array, ""] | None
 ) -> tuple[int, Float[Array, " N"] | None]:
-    """
-    Tell how many rounds to walk at a time, and by how much masses fade from one block to the next.
-
-    Parameters
-    ----------
-    counts : Array, shape (T,)
-        Scores seen before each round.
-    epoch : int, optional
-        As for :func:`arrivals`.
-    discount : Array, shape (), optional
-        β.
-
-    Returns
-    -------
-    tuple
-        Block and fade, as for :func:`dpconformal.offline.rounds.follow`.
-    """
+    """Tell how many rounds to walk at a time, and by how much masses fade from one block to the next."""
     if epoch is None or discount is None:
         return BLOCK, None
     block = even_block(counts.shape[0], epoch)
@@ -157,22 +105,6 @@ def block_and_fade(
 
 
 def shrunk_in_place(masses: Float[Array, " N"], by: Float[Array, ""], now: Bool[Array, ""]) -> Float[Array, " N"]:
-    """
-    Multiply masses from within a walk, in the few rounds where that is due.
-
-    Parameters
-    ----------
-    masses : Array, shape (N,)
-        The masses.
-    by : Array, shape ()
-        The factor. Nothing is touched where it is 1.
-    now : Array, shape ()
-        Whether this is the step to do it in.
-
-    Returns
-    -------
-    Array, shape (N,)
-        The masses, multiplied.
-    """
+    """Multiply masses from within a walk, in the few rounds where that is due."""
     stop = jnp.where(now & (by < 1), masses.shape[0], 0).astype(jnp.int32)
     return lax.fori_loop(jnp.zeros_like(stop), stop, lambda i, masses: put(masses, i, take(masses, i) * by), masses)

@@ -24,21 +24,7 @@ def bin_walk(
     A pointer is (bin, mass of the bins below it) at the first bin at whose atom the cdf reaches the level. With a
     discount β a round moves a share 1 - β of the mass, and the pointer by about that share of the bins.
 
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-    masses : Array, shape (K,)
-        Of the bins before the first round: counts, or discounted sums.
-    atoms : Array, shape (K,)
-        Where the scores of each bin count.
-    levels : Array, shape (A,) or (T, A)
-        The levels.
-
-    Returns
-    -------
-    Walk
-        Over rows :class:`dpconformal.offline.arrivals.Arrivals`: bins are places, and K stands for no score.
+    Returns: Over rows :class:`dpconformal.offline.arrivals.Arrivals`: bins are places, and K stands for no score.
     """
     dtype, count = atoms.dtype, levels.shape[-1]
     low, high = (jnp.asarray(end, dtype) for end in prior.support)

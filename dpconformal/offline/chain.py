@@ -61,17 +61,7 @@ def linked(size: int, count: Int[Array, ""]) -> Chain:
     """
     Link the first places in order.
 
-    Parameters
-    ----------
-    size : int
-        Places, N.
-    count : Array, shape ()
-        How many of them to link.
-
-    Returns
-    -------
-    Chain
-        low end ↔ 0 ↔ 1 ↔ … ↔ count - 1 ↔ high end.
+    Returns: low end ↔ 0 ↔ 1 ↔ … ↔ count - 1 ↔ high end.
     """
     place = jnp.arange(size + 3, dtype=jnp.int32)
     low, high = low_end(size), high_end(size)
@@ -90,17 +80,7 @@ def unlink(chain: Chain, places: Int[Array, " T"]) -> tuple[Chain, Insertion]:
     """
     Take scores out again, the latest first.
 
-    Parameters
-    ----------
-    chain : Chain
-        Holding at least these scores.
-    places : Array, shape (T,)
-        Of the scores, in order of arrival.
-
-    Returns
-    -------
-    tuple
-        The chain as it was before the first of them arrived; and for each what :func:`link` needs to put it back.
+    Returns: The chain as it was before the first of them arrived; and for each what :func:`link` needs to put it back.
     """
 
     def out(carry: tuple[Chain, Array, Array], here: Array) -> tuple[tuple[Chain, Array, Array], Insertion]:
@@ -116,20 +96,6 @@ def unlink(chain: Chain, places: Int[Array, " T"]) -> tuple[Chain, Insertion]:
 
 
 def link(chain: Chain, insertion: Insertion) -> Chain:
-    """
-    Put a score back between its neighbours.
-
-    Parameters
-    ----------
-    chain : Chain
-        As it was before the score arrived.
-    insertion : Insertion
-        Of the score; three times :func:`nowhere` for none.
-
-    Returns
-    -------
-    Chain
-        With the score in it.
-    """
+    """Put a score back between its neighbours."""
     here, below, above = insertion
     return Chain(put(put(chain.before, above, here), here, below), put(put(chain.after, below, here), here, above))

@@ -20,16 +20,8 @@ def fenwick(masses: Num[Array, " N"]) -> Num[Array, " M"]:
     """
     Sum masses into a Fenwick tree.
 
-    Parameters
-    ----------
-    masses : Array, shape (N,)
-        By place.
-
-    Returns
-    -------
-    Array, shape (M + 1,)
-        Entry i, from 1 on, holds the mass of the 2^k places up to i, 2^k being the lowest bit of i; M is the power
-        of two above N.
+    Returns: Entry i, from 1 on, holds the mass of the 2^k places up to i, 2^k being the lowest bit of i; M is the power
+    of two above N.
     """
     size = 1 << masses.shape[0].bit_length()
     total = jnp.concatenate([jnp.zeros(1, masses.dtype), jnp.cumsum(masses)])
@@ -39,23 +31,7 @@ def fenwick(masses: Num[Array, " N"]) -> Num[Array, " M"]:
 
 
 def climb(tree: Num[Array, " M"], row: Any, first: Array) -> Num[Array, " M"]:
-    """
-    Add the mass of a score that has arrived to a Fenwick tree.
-
-    Parameters
-    ----------
-    tree : Array, shape (M + 1,)
-        The tree.
-    row : Arrivals
-        What the round brings.
-    first : Array, shape ()
-        Whether this is the round's first step; in others nothing is added.
-
-    Returns
-    -------
-    Array, shape (M + 1,)
-        The tree, in place.
-    """
+    """Add the mass of a score that has arrived to a Fenwick tree."""
     size = tree.shape[0] - 1
 
     def add(climbing: Any) -> Any:
@@ -72,17 +48,7 @@ def descend(tree: Num[Array, " M"], is_short: Callable[[Array, Array], Array]) -
     """
     Find how many places, from the first on, together fall short of something.
 
-    Parameters
-    ----------
-    tree : Array, shape (M + 1,)
-        The tree.
-    is_short : callable
-        ``(places, their mass) -> bool``, false from some number of places on.
-
-    Returns
-    -------
-    Array, shape (2,)
-        The largest number of places that falls short, see :func:`as_index`, and their mass.
+    Returns: The largest number of places that falls short, see :func:`as_index`, and their mass.
     """
     size = tree.shape[0] - 1
     passes = -(-(size.bit_length() - 1) // STRIDE)
@@ -115,21 +81,8 @@ def tree_walk(
     Needed where a pointer would have far to walk: with a discount, scores of the distant past weigh nothing and
     there are very many of them between any two that count; and a level of its own each round has no pointer.
 
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-    masses : Array, shape (N,)
-        Of the scores seen before the first round, by their place; 0 for those to come. Counts, or discounted sums.
-    values : Array, shape (N,)
-        Every score by its place in the final order of size; +inf beyond the last.
-    levels : Array, shape (A,) or (T, A)
-        The levels.
-
-    Returns
-    -------
-    Walk
-        Over rows :class:`dpconformal.offline.arrivals.Arrivals`, with :data:`NO_PLACE` for no score.
+    ``masses``: Of the scores seen before the first round, by their place; 0 for those to come. Counts, or discounted
+    sums.
     """
     dtype, count = values.dtype, levels.shape[-1]
     low, high = (jnp.asarray(end, dtype) for end in prior.support)
@@ -160,23 +113,7 @@ def tree_walk(
 
 
 def shrink(tree: Array, pointers: Array, by: Array) -> Any:
-    """
-    Multiply every mass of a tree.
-
-    Parameters
-    ----------
-    tree : Array, shape (M + 1,)
-        The tree.
-    pointers : Array
-        Not touched.
-    by : Array, shape ()
-        The factor.
-
-    Returns
-    -------
-    tuple
-        Tree and pointers.
-    """
+    """Multiply every mass of a tree."""
     return tree * by, pointers
 
 
@@ -186,17 +123,5 @@ def _as_mass(index: Int[Array, ""], dtype: Any) -> Num[Array, ""]:
 
 
 def as_index(number: Num[Array, "..."]) -> Int[Array, "..."]:
-    """
-    Read an index that travelled beside a mass.
-
-    Parameters
-    ----------
-    number : Array
-        What :func:`descend` returned first.
-
-    Returns
-    -------
-    Array
-        Indices.
-    """
+    """Read an index that travelled beside a mass."""
     return lax.bitcast_convert_type(number, jnp.int32) if number.dtype == jnp.float32 else number.astype(jnp.int32)

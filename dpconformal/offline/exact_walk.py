@@ -25,22 +25,8 @@ def chain_walk(
     λ P0 + (1 - λ)/n · count reaches the level. When a score arrives the count, and with it the place, moves by
     about one; it walks until it is right, however far that is.
 
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-    chain : Chain
-        The scores seen before the first round.
-    values : Array, shape (N,)
-        Every score by its place in the final order of size.
-    levels : Array, shape (A,)
-        The levels.
-
-    Returns
-    -------
-    Walk
-        Over rows (insertion, prior's share, mass of an atom): the insertion is that of the score that came in since
-        the round before.
+    Returns: Over rows (insertion, prior's share, mass of an atom): the insertion is that of the score that came in
+    since the round before.
     """
     size, dtype = values.shape[0], values.dtype
     low, high = (jnp.asarray(end, dtype) for end in prior.support)

@@ -20,21 +20,7 @@ Locate = Callable[[Any, Any, Array, Array], Array]
 
 
 def take(buffer: Array, index: Int[Array, ""]) -> Array:
-    """
-    Read one entry of a buffer.
-
-    Parameters
-    ----------
-    buffer : Array, shape (N, ...)
-        The buffer.
-    index : Array, shape ()
-        Known to lie within it: XLA would clamp it.
-
-    Returns
-    -------
-    Array, shape (...)
-        The entry.
-    """
+    """Read one entry of a buffer."""
     start = (index, *(jnp.zeros_like(index),) * (buffer.ndim - 1))
     return lax.dynamic_slice(buffer, start, (1, *buffer.shape[1:]), allow_negative_indices=False)[0]
 
@@ -43,19 +29,7 @@ def put(buffer: Array, index: Int[Array, ""], entry: Array) -> Array:
     """
     Write one entry of a buffer.
 
-    Parameters
-    ----------
-    buffer : Array, shape (N, ...)
-        The buffer.
-    index : Array, shape ()
-        Known to lie within it.
-    entry : Array, shape (...)
-        What to write.
-
-    Returns
-    -------
-    Array, shape (N, ...)
-        The buffer with the entry in it; in place where the old buffer is not read again.
+    Returns: The buffer with the entry in it; in place where the old buffer is not read again.
     """
     start = (index, *(jnp.zeros_like(index),) * (buffer.ndim - 1))
     return lax.dynamic_update_slice(buffer, entry[None], start, allow_negative_indices=False)
@@ -73,28 +47,10 @@ def walk(
     """
     Let one pointer per level follow a store of scores through the rounds.
 
-    Parameters
-    ----------
-    arrive : callable
-        ``(store, row, first) -> store``: take in the score that arrived since the last round. Unless loops are nested
-        it is called for every level; ``first`` tells the first of them.
-    locate : callable
-        ``(store, row, level, pointer) -> pointer``: walk to where the level is reached now.
-    store : pytree of arrays
-        The evidence.
-    pointers : Array, shape (A, P)
-        Where each level's pointer stands before the first round.
-    rows : pytree of arrays, shape (T,)
-        What each round brings.
-    levels : Array, shape (A,) or (T, A)
-        The levels.
-    nested : bool
-        A loop over levels within one over rounds: less work, and more bytes. One flat loop over both otherwise.
-
-    Returns
-    -------
-    tuple
-        The store and the pointers after the last round, and the pointers of every round.
+    ``arrive``: ``(store, row, first) -> store``: take in the score that arrived since the last round. Unless loops are
+    nested it is called for every level; ``first`` tells the first of them. ``nested``: A loop over levels within one
+    over rounds: less work, and more bytes. One flat loop over both otherwise. Returns: The store and the pointers after
+    the last round, and the pointers of every round.
     """
     rounds, count = jax.tree.leaves(rows)[0].shape[0], levels.shape[-1]
     per_round = levels.ndim == 2

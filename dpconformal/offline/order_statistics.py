@@ -20,23 +20,8 @@ def running_order_statistic(scores: Float[Array, " T"], ranks: Int[Array, "T A"]
     those places in reverse order tells each one's insertions at the moment it arrived; replaying the
     insertions forwards, a pointer per column then moves by at most one place a round.
 
-    Parameters
-    ----------
-    scores : Array, shape (T,)
-        The sample, in order of arrival.
-    ranks : Array, shape (T, A)
-        Row n - 1 holds ranks between 1 and n. Down each column a rank may stay or grow by one.
-
-    Returns
-    -------
-    Array, shape (T, A)
-        Entry (n - 1, a) is the ``ranks[n - 1, a]``-th smallest of ``scores[:n]``.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> running_order_statistic(jnp.array([0.3, 0.1, 0.2]), jnp.array([[1], [1], [2]])).ravel()
-    Array([0.3, 0.1, 0.2], dtype=float...)
+    ``ranks``: Row n - 1 holds ranks between 1 and n. Down each column a rank may stay or grow by one. Returns: Entry (n
+    - 1, a) is the ``ranks[n - 1, a]``-th smallest of ``scores[:n]``.
     """
     size = scores.shape[0]
     order = jnp.argsort(scores, stable=True).astype(jnp.int32)

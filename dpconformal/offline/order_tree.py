@@ -35,21 +35,9 @@ def order_walk(
     """
     Find the smallest score such that the scores up to it hold a share ``level`` of the total mass.
 
-    Parameters
-    ----------
-    learner : Empirical
-        For its support, its answer to no score at all, what it counts at +∞, and how far sums may be off.
-    masses : Array, shape (N,)
-        Of the scores seen before the first round, by their place; 0 for those to come. Counts, or discounted sums.
-    values : Array, shape (N,)
-        Every score by its place in the final order of size; +inf beyond the last.
-    levels : Array, shape (A,) or (T, A)
-        The levels.
-
-    Returns
-    -------
-    Walk
-        Over :class:`OrderRows`. Where the scores together do not reach a level, its threshold is +inf.
+    ``learner``: For its support, its answer to no score at all, what it counts at +∞, and how far sums may be off.
+    ``masses``: Of the scores seen before the first round, by their place; 0 for those to come. Counts, or discounted
+    sums. Returns: Over :class:`OrderRows`. Where the scores together do not reach a level, its threshold is +inf.
     """
     dtype, count = values.dtype, levels.shape[-1]
     tree = fenwick(masses)
@@ -83,21 +71,7 @@ def judged(
     """
     Turn the score that a level fell on into its threshold.
 
-    Parameters
-    ----------
-    learner : Empirical
-        The distribution.
-    found : Array
-        Scores.
-    total : Array
-        Total mass, that at +∞ included; NaN if the state was spoilt.
-    levels : Array
-        Levels, which broadcast against the scores.
-
-    Returns
-    -------
-    Array
-        Thresholds: +∞ where the scores cannot reach the level, the support's lower end for level 0.
+    Returns: Thresholds: +∞ where the scores cannot reach the level, the support's lower end for level 0.
     """
     positive = jnp.where(total > 0, total, 1)
     reachable = levels <= (positive - learner.at_infinity) / positive

@@ -30,21 +30,7 @@ def rank(past: Any, scores: Any, capacity: int, observed: Any = None) -> Ranked:
     """
     Rank scores inside ``jit``.
 
-    Parameters
-    ----------
-    past : SortedScores or None
-        The scores before; None for none.
-    scores : Array, shape (T,)
-        The scores of the run.
-    capacity : int
-        C, with room for all of them.
-    observed : Array of bool, shape (T,), optional
-        False for rounds whose score is missing: it stands beyond the last, and its place means nothing.
-
-    Returns
-    -------
-    Ranked
-        Of JAX arrays.
+    ``observed``: False for rounds whose score is missing: it stands beyond the last, and its place means nothing.
     """
     rounds = jnp.arange(1, scores.shape[0] + 1, dtype=jnp.int32)
     if observed is not None:
@@ -64,25 +50,7 @@ def rank(past: Any, scores: Any, capacity: int, observed: Any = None) -> Ranked:
 
 
 def rank_on_host(past: Any, scores: np.ndarray, capacity: int, observed: np.ndarray | None = None) -> Ranked:
-    """
-    Rank scores with NumPy, whose sort is several times as fast as XLA's on a CPU.
-
-    Parameters
-    ----------
-    past : SortedScores of ndarray, or None
-        The scores before, with the leading axes of the scores.
-    scores : ndarray, shape (..., T)
-        The scores of the run.
-    capacity : int
-        C.
-    observed : ndarray of bool, shape (..., T), optional
-        As for :func:`rank`.
-
-    Returns
-    -------
-    Ranked
-        Of NumPy arrays.
-    """
+    """Rank scores with NumPy, whose sort is several times as fast as XLA's on a CPU."""
     if observed is not None:
         scores = np.where(observed, scores, scores.dtype.type(np.inf))
     values, used = scores, 0

@@ -57,29 +57,7 @@ def follow(
     """
     Walk through rounds and turn what the pointers found into thresholds, or into their totals.
 
-    Parameters
-    ----------
-    walker : Walk
-        The method.
-    rows : pytree of arrays, shape (T, ...)
-        What each round brings.
-    levels : Array, shape (A,) or (T, A)
-        The levels.
-    scores : Array, shape (T,)
-        For the totals.
-    real : Array, shape (T,)
-        False for rounds that are padding or bring no score: they are walked, and not counted.
-    keep : {"all", "summary"}
-        Thresholds of every round, or totals only.
-    block : int
-        Rounds that are walked at a time, at most; see :func:`even_block`.
-    fade : Array, shape (N,), optional
-        What masses are multiplied with before each block.
-
-    Returns
-    -------
-    Array or Totals
-        What was to be kept.
+    ``real``: False for rounds that are padding or bring no score: they are walked, and not counted.
     """
     rounds, count = scores.shape[0], levels.shape[-1]
     block = even_block(rounds, block)
@@ -114,21 +92,7 @@ def follow(
 
 
 def even_block(rounds: int, longest: int) -> int:
-    """
-    Divide rounds into blocks of one length with little padding.
-
-    Parameters
-    ----------
-    rounds : int
-        Rounds, at least one.
-    longest : int
-        Limit on the rounds of a block.
-
-    Returns
-    -------
-    int
-        Rounds of a block.
-    """
+    """Divide rounds into blocks of one length with little padding."""
     return -(-rounds // -(-rounds // longest))
 
 
@@ -149,23 +113,7 @@ class Piece(NamedTuple):
 
 
 def pieces(rounds: int, count: int, longest: int | None = None) -> list[Piece]:
-    """
-    Cut rounds into stretches of one length, whole blocks, one stretch per core.
-
-    Parameters
-    ----------
-    rounds : int
-        Rounds.
-    count : int
-        Levels. Where there is little to do, one core does it.
-    longest : int, optional
-        Limit on the rounds of a stretch.
-
-    Returns
-    -------
-    list of Piece
-        In order of time.
-    """
+    """Cut rounds into stretches of one length, whole blocks, one stretch per core."""
     wanted = cores() if rounds * count >= 16 * BLOCK else 1
     length = padded_length(-(-rounds // wanted))
     length = min(length, longest or length)
@@ -174,23 +122,7 @@ def pieces(rounds: int, count: int, longest: int | None = None) -> list[Piece]:
 
 
 def padded(column: np.ndarray, padding: int, filler: Any = 0) -> np.ndarray:
-    """
-    Lengthen a column on the host.
-
-    Parameters
-    ----------
-    column : ndarray, shape (T, ...)
-        The column.
-    padding : int
-        Rows to add.
-    filler : number
-        What to fill them with.
-
-    Returns
-    -------
-    ndarray, shape (T + padding, ...)
-        The column itself where there is nothing to add.
-    """
+    """Lengthen a column on the host."""
     if not padding:
         return column
     return np.concatenate([column, np.full((padding, *column.shape[1:]), filler, column.dtype)])
@@ -202,25 +134,7 @@ def rounds_of(
     """
     Cut what a stretch needs out of a sequence, on the host.
 
-    Parameters
-    ----------
-    rounds : slice
-        The stretch.
-    padding : int
-        Rounds to add to it.
-    seen : integer of NumPy
-        Scores seen before the sequence, in the width they are counted in.
-    scores : ndarray, shape (T,)
-        Of the sequence.
-    levels : Array, shape (A,) or (T, A)
-        Of the sequence.
-    observed : ndarray of bool, shape (T,), optional
-        False for rounds that bring no score.
-
-    Returns
-    -------
-    tuple
-        Scores seen before each round, the scores, whether a round is real, and the levels.
+    Returns: Scores seen before each round, the scores, whether a round is real, and the levels.
     """
     length = rounds.stop - rounds.start + padding
     asked = levels if levels.ndim == 1 else padded(np.asarray(levels)[rounds], padding)
@@ -233,39 +147,11 @@ def rounds_of(
 
 
 def brought(scores: np.ndarray, observed: np.ndarray | None) -> int:
-    """
-    Count the scores of a sequence.
-
-    Parameters
-    ----------
-    scores : ndarray, shape (T,)
-        Of the sequence.
-    observed : ndarray of bool, shape (T,), optional
-        False for rounds that bring no score.
-
-    Returns
-    -------
-    int
-        How many rounds bring one.
-    """
+    """Count the scores of a sequence."""
     return scores.size if observed is None else int(np.count_nonzero(observed))
 
 
 def counts_before(observed: np.ndarray, seen: Any) -> np.ndarray:
-    """
-    Count the scores seen before each round, where some rounds bring none.
-
-    Parameters
-    ----------
-    observed : ndarray of bool, shape (..., T)
-        Whether a round brings a score.
-    seen : array_like of int
-        Scores seen before the first round.
-
-    Returns
-    -------
-    ndarray of int, shape (..., T)
-        The counts.
-    """
+    """Count the scores seen before each round, where some rounds bring none."""
     seen = np.asarray(seen)
     return seen + (np.cumsum(observed, axis=-1, dtype=seen.dtype) - observed)

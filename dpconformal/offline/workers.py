@@ -19,14 +19,7 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def on_one_core() -> Iterator[None]:
-    """
-    Leave the other cores alone, for a task of a scheduler that keeps them busy with other tasks.
-
-    Yields
-    ------
-    None
-        In this thread :func:`cores` is 1.
-    """
+    """Leave the other cores alone, for a task of a scheduler that keeps them busy with other tasks."""
     before = getattr(_local, "one", False)
     _local.one = True
     try:
@@ -36,14 +29,7 @@ def on_one_core() -> Iterator[None]:
 
 
 def cores() -> int:
-    """
-    Count the cores this thread may keep busy: all that the process has, or the one of :func:`on_one_core`.
-
-    Returns
-    -------
-    int
-        At least 1.
-    """
+    """Count the cores this thread may keep busy: all that the process has, or the one of :func:`on_one_core`."""
     if getattr(_local, "one", False):
         return 1
     if hasattr(os, "sched_getaffinity"):
@@ -52,19 +38,7 @@ def cores() -> int:
 
 
 def in_threads(tasks: Iterable[Callable[[], Any]]) -> list[Any]:
-    """
-    Run tasks side by side, one per core at a time.
-
-    Parameters
-    ----------
-    tasks : iterable of callables
-        Each waits for its own results: while XLA works, Python's lock is free.
-
-    Returns
-    -------
-    list
-        Their results, in order. The first error is raised.
-    """
+    """Run tasks side by side, one per core at a time."""
     wide = bool(jax.config.read("jax_enable_x64"))  # may hold for this thread only
 
     def run(task: Callable[[], Any]) -> Any:
@@ -86,21 +60,7 @@ def in_threads(tasks: Iterable[Callable[[], Any]]) -> list[Any]:
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """
-    Allocate an array that JAX can take over without a copy.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Its shape.
-    dtype : dtype
-        Its type.
-
-    Returns
-    -------
-    ndarray
-        Not initialised; it begins at a multiple of :data:`ALIGNMENT` bytes.
-    """
+    """Allocate an array that JAX can take over without a copy."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -108,21 +68,7 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def blocks_of_sequences(count: int, bytes_each: int) -> list[slice]:
-    """
-    Divide a batch into blocks of one size, enough of them for every core, small enough for memory.
-
-    Parameters
-    ----------
-    count : int
-        Sequences.
-    bytes_each : int
-        Memory that one of them takes.
-
-    Returns
-    -------
-    list of slice
-        The last one may reach beyond the end.
-    """
+    """Divide a batch into blocks of one size, enough of them for every core, small enough for memory."""
     parts = -(-count * bytes_each // BYTES)
     parts = min(-(-max(parts, 1) // cores()) * cores(), count)  # as many for each core
     size = max(-(-count // max(parts, 1)), 1)
@@ -133,17 +79,7 @@ def part(tree: Any, block: slice) -> Any:
     """
     Take a block of sequences out of a batch on the host.
 
-    Parameters
-    ----------
-    tree : pytree of arrays, shape (B, ...)
-        The batch.
-    block : slice
-        Which; where it reaches beyond the end, the last sequence is repeated, so that all blocks have one shape.
-
-    Returns
-    -------
-    pytree of ndarray
-        The block.
+    ``block``: Which; where it reaches beyond the end, the last sequence is repeated, so that all blocks have one shape.
     """
 
     def cut(leaf: Any) -> np.ndarray:

@@ -37,20 +37,8 @@ def replay_chunk(token: str, job: Job, scores: np.ndarray, *rest: np.ndarray) ->
     """
     Replay a chunk, in whatever process; see :func:`replay_block`.
 
-    Parameters
-    ----------
-    token : str
-        Of the job. A schedule that is a function is compiled for as often as it is made, and every task brings its own
-        copy of the job: a process keeps to the first.
-    job : Job
-        What to do.
-    scores, *rest
-        The chunk.
-
-    Returns
-    -------
-    tuple of ndarray
-        Results.
+    ``token``: Of the job. A schedule that is a function is compiled for as often as it is made, and every task brings
+    its own copy of the job: a process keeps to the first.
     """
     job = _seen.setdefault(token, job)
     for old in list(_seen)[:-16]:
@@ -62,25 +50,9 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     """
     Replay a block by every learner.
 
-    Parameters
-    ----------
-    job : Job
-        What to do.
-    scores : ndarray, shape (..., T)
-        Scores.
-    *rest : ndarray
-        The mask, if there is one; times of each score, unless the job has them; the delay of each series, unless the
-        job has it; labels of each leading axis.
-
-    Returns
-    -------
-    tuple of ndarray
-        Thresholds, if they are kept; the :data:`METRICS`; and how many scores each series had.
-
-    Raises
-    ------
-    ValueError
-        Naming the series and the time of a bad score.
+    ``*rest``: The mask, if there is one; times of each score, unless the job has them; the delay of each series, unless
+    the job has it; labels of each leading axis. Returns: Thresholds, if they are kept; the :data:`METRICS`; and how
+    many scores each series had.
     """
     brought = list(rest)
     mask = brought.pop(0) if job.masked else None

@@ -16,25 +16,7 @@ def check_block(
     labels: Sequence[Any],
     times: Any,
 ) -> None:
-    """
-    Refuse scores that are not finite or outside of what learners take.
-
-    Parameters
-    ----------
-    learners : sequence of Learner
-        All of them are to run on the scores.
-    scores : ndarray, shape (..., T)
-        Scores.
-    mask : ndarray of bool, shape (..., T), optional
-        True where nobody looks at them.
-    names, labels, times
-        As for :func:`complain_by_label`.
-
-    Raises
-    ------
-    ValueError
-        Naming series, time and value.
-    """
+    """Refuse scores that are not finite or outside of what learners take."""
     ends = [support_of(learner) for learner in learners]
     low, high = max(float(end[0]) for end in ends), min(float(end[1]) for end in ends)
     if mask is None and scores.size and low <= scores.min() and scores.max() <= high and np.isfinite(scores.max()):
@@ -49,21 +31,7 @@ def check_block(
 
 
 def check_times(dim: str, times: np.ndarray) -> None:
-    """
-    Refuse times of all series that go back, stand still or are missing.
-
-    Parameters
-    ----------
-    dim : str
-        The dimension of time.
-    times : ndarray, shape (T,)
-        Its coordinate. Of text only that no time comes twice.
-
-    Raises
-    ------
-    ValueError
-        Naming the time.
-    """
+    """Refuse times of all series that go back, stand still or are missing."""
     import pandas as pd
 
     index = pd.Index(times)
@@ -81,29 +49,7 @@ def check_times(dim: str, times: np.ndarray) -> None:
 def complain_by_label(
     scores: np.ndarray, bad: np.ndarray, names: Sequence[str], labels: Sequence[Any], times: Any, why: str
 ) -> None:
-    """
-    Refuse the first bad score of a block.
-
-    Parameters
-    ----------
-    scores : ndarray, shape (..., T)
-        Scores.
-    bad : ndarray of bool, shape (..., T)
-        Where they are not what they should be.
-    names : sequence of str
-        Of the axes.
-    labels : sequence of ndarray
-        Of each leading axis, along that axis of a block.
-    times : ndarray, shape (T,) or (..., T)
-        Of the last axis, or of each score.
-    why : str
-        What is wrong, and what to do.
-
-    Raises
-    ------
-    ValueError
-        Naming series, time and value.
-    """
+    """Refuse the first bad score of a block."""
     if not bad.any():
         return
     index = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -117,24 +63,7 @@ def complain_by_label(
 
 
 def written(label: Any) -> str:
-    """
-    Write the label of a series or of a time, as short as it is exact.
-
-    Parameters
-    ----------
-    label : object
-        A NumPy scalar, a pandas timestamp, or anything else.
-
-    Returns
-    -------
-    str
-        For a message.
-
-    Examples
-    --------
-    >>> written(np.datetime64("2024-05-01T00:00:00", "ns")), written(np.int64(7)), written("A")
-    ('2024-05-01', '7', "'A'")
-    """
+    """Write the label of a series or of a time, as short as it is exact."""
     if hasattr(label, "to_datetime64"):
         label = label.to_datetime64()
     if isinstance(label, np.datetime64):

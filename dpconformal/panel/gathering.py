@@ -44,27 +44,6 @@ def gathered(
     """
     Make a panel of a table in parts.
 
-    Parameters
-    ----------
-    parts : sequence of dask.delayed.Delayed
-        Each a pandas.DataFrame, in the order of the table.
-    columns : Columns
-        Its columns.
-    numbers : int
-        Scores of a chunk, about.
-    lengths : sequence of int, optional
-        Rows of each part, if they are known.
-
-    Returns
-    -------
-    xarray.DataArray
-        As of :func:`dpconformal.panel.from_long`; lazy, in chunks of whole series.
-
-    Raises
-    ------
-    ValueError
-        Naming series and time of a bad row.
-
     Notes
     -----
     A part is cut at the borders of chunks. Where files hold whole series, that is one or two cuts; where each file
@@ -101,40 +80,15 @@ def series_of_a_chunk(series: int, rounds: int, numbers: int) -> int:
     """
     Tell how many series go together.
 
-    Parameters
-    ----------
-    series, rounds : int
-        Of the panel.
-    numbers : int
-        Scores of a chunk, at most, unless a series has more.
-
-    Returns
-    -------
-    int
-        At least 1. Depends on the panel alone and not on who works, so that an interrupted run finds the same chunks.
+    Returns: At least 1. Depends on the panel alone and not on who works, so that an interrupted run finds the same
+    chunks.
     """
     few = max(-(-series // CHUNKS), SMALLEST // max(rounds, 1))
     return max(1, min(few, numbers // max(rounds, 1), series))
 
 
 def tallied(frame: Any, columns: Columns, first: int) -> Tally:
-    """
-    Check rows, and count those of each series.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Some rows.
-    columns : Columns
-        Names of the columns.
-    first : int
-        Row of the table that they begin with.
-
-    Returns
-    -------
-    Tally
-        The counts.
-    """
+    """Check rows, and count those of each series."""
     rows = checked_rows(frame, columns, first)
     if not len(frame):
         return Tally(np.empty(0, object), np.empty(0, int), None, None)

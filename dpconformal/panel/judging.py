@@ -16,19 +16,7 @@ def means_of_totals(
     """
     Turn totals into metrics.
 
-    Parameters
-    ----------
-    covered, loss, threshold : ndarray, shape (B, A)
-        Totals over the observed rounds of each series.
-    least : ndarray, shape (B, A)
-        The total loss of the best fixed threshold in hindsight.
-    rounds : ndarray, shape (B,)
-        How many were observed.
-
-    Returns
-    -------
-    dict
-        The :data:`METRICS`; for a series without a score regret is 0, as a total is, and means are NaN.
+    Returns: The :data:`METRICS`; for a series without a score regret is 0, as a total is, and means are NaN.
     """
     count = rounds[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -43,25 +31,7 @@ def means_of_totals(
 def totals_of(
     thresholds: np.ndarray, scores: np.ndarray, observed: np.ndarray | None, levels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """
-    Add up what thresholds cover, lose and are.
-
-    Parameters
-    ----------
-    thresholds : ndarray, shape (B, T, A)
-        Of each series and round.
-    scores : ndarray, shape (B, T)
-        What came.
-    observed : ndarray of bool, shape (B, T), optional
-        False for rounds that do not count.
-    levels : ndarray, shape (A,)
-        Levels.
-
-    Returns
-    -------
-    tuple of ndarray, shape (B, A)
-        Covered rounds, total loss, and the sum of thresholds; in float64.
-    """
+    """Add up what thresholds cover, lose and are."""
     totals = np.empty((3, len(scores), levels.size))
 
     tile = max(IN_CACHE // max(8 * thresholds[:1].size, 1), 1)
@@ -109,23 +79,7 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 
 def least_loss(scores: np.ndarray, observed: np.ndarray | None, levels: np.ndarray) -> np.ndarray:
-    """
-    Compute the loss of the best fixed threshold of each series.
-
-    Parameters
-    ----------
-    scores : ndarray, shape (B, T)
-        What came.
-    observed : ndarray of bool, shape (B, T), optional
-        False for rounds that do not count.
-    levels : ndarray, shape (A,)
-        Levels.
-
-    Returns
-    -------
-    ndarray, shape (B, A)
-        In float64: of the quantile of the series' own scores.
-    """
+    """Compute the loss of the best fixed threshold of each series."""
     if not scores.size:
         return np.zeros((len(scores), levels.size))
 

@@ -73,22 +73,7 @@ def grouped(rows: Rows, columns: Columns) -> tuple[np.ndarray, np.ndarray, Rows]
     """
     Bring the rows of each series together.
 
-    Parameters
-    ----------
-    rows : Rows
-        In the order of the table.
-    columns : Columns
-        Names of the columns.
-
-    Returns
-    -------
-    tuple
-        Series in ascending order; the number of its series for each row; and the rows, series by series.
-
-    Raises
-    ------
-    ValueError
-        If a series is not in the order of time.
+    Returns: Series in ascending order; the number of its series for each row; and the rows, series by series.
     """
     import pandas as pd
 
@@ -101,25 +86,7 @@ def grouped(rows: Rows, columns: Columns) -> tuple[np.ndarray, np.ndarray, Rows]
 
 
 def padded(rows: Rows, codes: np.ndarray, counts: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Lay series out as rows of one length.
-
-    Parameters
-    ----------
-    rows : Rows
-        Series by series.
-    codes : ndarray of int, shape (N,)
-        The number of its series for each row.
-    counts : ndarray of int, shape (B,)
-        Scores of each series.
-    rounds : int
-        Length.
-
-    Returns
-    -------
-    tuple of ndarray, shape (B, rounds)
-        Scores, NaN after the end; times, NaT or NaN there.
-    """
+    """Lay series out as rows of one length."""
     place = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
     scores = np.full((len(counts), rounds), np.nan, rows.scores.dtype)
     dated = rows.times.dtype.kind in "Mm"
@@ -129,25 +96,7 @@ def padded(rows: Rows, codes: np.ndarray, counts: np.ndarray, rounds: int) -> tu
 
 
 def labelled(scores: Any, times: Any, names: np.ndarray, columns: Columns, kind: np.dtype[Any]) -> "xr.DataArray":
-    """
-    Put the names of series and times on a panel.
-
-    Parameters
-    ----------
-    scores, times : array, shape (B, T)
-        Of NumPy or Dask.
-    names : ndarray, shape (B,)
-        Series.
-    columns : Columns
-        Names of the columns.
-    kind : dtype
-        Of times in the table.
-
-    Returns
-    -------
-    xarray.DataArray
-        The panel.
-    """
+    """Put the names of series and times on a panel."""
     import xarray as xr
 
     dims = (columns.id, ROUND)

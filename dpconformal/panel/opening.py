@@ -76,24 +76,7 @@ def open_panel(
 
 
 def is_long(path: Path) -> bool:
-    """
-    Tell whether a panel on disk is a long table.
-
-    Parameters
-    ----------
-    path : Path
-        File or folder.
-
-    Returns
-    -------
-    bool
-        False for arrays.
-
-    Raises
-    ------
-    ValueError
-        If it is neither.
-    """
+    """Tell whether a panel on disk is a long table."""
     if path.suffix in ARRAYS or is_zarr(path):
         return False
     if path.suffix == ".parquet" or (path.is_dir() and _files(path)):
@@ -103,23 +86,7 @@ def is_long(path: Path) -> bool:
 
 
 def in_chunks(scores: "xr.DataArray", time: str, numbers: int) -> "xr.DataArray":
-    """
-    Lay an array out in chunks of whole series.
-
-    Parameters
-    ----------
-    scores : xarray.DataArray
-        Lazy.
-    time : str
-        Its dimension of time.
-    numbers : int
-        Scores of a chunk, about.
-
-    Returns
-    -------
-    xarray.DataArray
-        The same, in other chunks.
-    """
+    """Lay an array out in chunks of whole series."""
     sizes = {time: -1}
     left = series_of_a_chunk(*counts_of(scores, time), numbers)
     for name in reversed([name for name in scores.dims if name != time]):
@@ -190,53 +157,17 @@ def described(path: Path) -> list[Any]:
     """
     Describe a panel on disk so that a change to it is noticed.
 
-    Parameters
-    ----------
-    path : Path
-        File or folder.
-
-    Returns
-    -------
-    list
-        Name, size and time of each file, as JSON can hold them.
+    Returns: Name, size and time of each file, as JSON can hold them.
     """
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     return [[str(file.relative_to(path)), os.stat(file).st_size, os.stat(file).st_mtime_ns] for file in files]
 
 
 def dimension_of_time(scores: "xr.DataArray", time: str) -> str:
-    """
-    Tell along which dimension an opened panel is to be replayed.
-
-    Parameters
-    ----------
-    scores : xarray.DataArray
-        From :func:`open_panel`.
-    time : str
-        What it was opened with.
-
-    Returns
-    -------
-    str
-        ``"round"`` for what was a long table.
-    """
+    """Tell along which dimension an opened panel is to be replayed."""
     return time if time in scores.dims else ROUND
 
 
 def counts_of(scores: "xr.DataArray", dim: str) -> tuple[int, int]:
-    """
-    Count series and rounds.
-
-    Parameters
-    ----------
-    scores : xarray.DataArray
-        The panel.
-    dim : str
-        Its dimension of time.
-
-    Returns
-    -------
-    tuple of int
-        Series, and rounds of the longest.
-    """
+    """Count series and rounds."""
     return int(np.prod([size for name, size in scores.sizes.items() if name != dim])), scores.sizes[dim]

@@ -20,24 +20,7 @@ class Columns(NamedTuple):
 
 
 def named(id: str, time: str, score: str) -> Columns:
-    """
-    Check the names of columns.
-
-    Parameters
-    ----------
-    id, time, score : str
-        Of the user.
-
-    Returns
-    -------
-    Columns
-        Three names, none of which the panel needs for something else.
-
-    Raises
-    ------
-    ValueError
-        If they are not.
-    """
+    """Check the names of columns."""
     columns = Columns(id, time, score)
     if len(set(columns)) < 3:
         raise ValueError(f"id = {id!r}, time = {time!r}, score = {score!r}: name three columns")
@@ -67,29 +50,7 @@ class Rows(NamedTuple):
 
 
 def checked_rows(frame: Any, columns: Columns, first: int = 0) -> Rows:
-    """
-    Take the columns of a long table apart, and refuse rows that mean nothing by themselves.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The table, or some rows of it.
-    columns : Columns
-        Its columns.
-    first : int
-        Row of the whole table that these begin with, for errors.
-
-    Returns
-    -------
-    Rows
-        In the same order.
-
-    Raises
-    ------
-    ValueError
-        For a column that is not there, a series or a time that is missing, types that are mixed, and a score that is no
-        finite number; naming series and time.
-    """
+    """Take the columns of a long table apart, and refuse rows that mean nothing by themselves."""
     for what, name in zip(columns._fields, columns, strict=True):
         if name not in frame.columns:
             raise ValueError(f"{what} = {name!r}: the table has columns {', '.join(map(repr, frame.columns))}")
@@ -172,23 +133,7 @@ def _complain(frame: Any, columns: Columns, row: int, why: str) -> None:
 
 
 def check_order(rows: Rows, codes: np.ndarray, columns: Columns) -> None:
-    """
-    Refuse series that go back in time, or stand still.
-
-    Parameters
-    ----------
-    rows : Rows
-        With all rows of a series together, in the order of the table.
-    codes : ndarray of int, shape (N,)
-        Which series each row belongs to.
-    columns : Columns
-        Names of the columns.
-
-    Raises
-    ------
-    ValueError
-        Naming series and time.
-    """
+    """Refuse series that go back in time, or stand still."""
     bad = (codes[1:] == codes[:-1]) & (rows.times[1:] <= rows.times[:-1])
     if not bad.any():
         return

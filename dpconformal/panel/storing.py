@@ -62,19 +62,7 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
 
 
 def check_free(path: Path) -> None:
-    """
-    Refuse to write over something.
-
-    Parameters
-    ----------
-    path : Path
-        Where to write.
-
-    Raises
-    ------
-    ValueError
-        Unless nothing is there, or an empty folder.
-    """
+    """Refuse to write over something."""
     if path.is_symlink():
         raise ValueError(f"{path} is a link: remove it, or name the place that it leads to")
     if path.is_dir() and not any(path.iterdir()) and path.suffix not in (".zarr", ".nc"):
@@ -86,18 +74,7 @@ def check_free(path: Path) -> None:
 
 
 def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
-    """
-    Make a Zarr store for a panel: all that is known before it is computed.
-
-    Parameters
-    ----------
-    panel : xarray.Dataset
-        The panel; backed by Dask if it is not to be computed.
-    path : Path
-        The store. An unfinished one is replaced.
-    compute : bool
-        Whether to write the rest, too.
-    """
+    """Make a Zarr store for a panel: all that is known before it is computed."""
     from numcodecs import CRC32C, Blosc, VLenUTF8, Zstd
 
     uneven = {name: max(own) for name, own in panel.chunksizes.items() if {*own[:-1], max(own)} != {own[0]}}
@@ -120,21 +97,7 @@ def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
 
 
 def regions_of(panel: "xr.Dataset", dims: list[str]) -> list[Region]:
-    """
-    Cut a lazy panel into the regions of its chunks.
-
-    Parameters
-    ----------
-    panel : xarray.Dataset
-        Backed by Dask.
-    dims : list of str
-        Dimensions of the series.
-
-    Returns
-    -------
-    list of dict
-        Slices by dimension; together they cover everything, once.
-    """
+    """Cut a lazy panel into the regions of its chunks."""
     sizes = [panel.chunksizes[name] for name in dims]
     ends = [np.cumsum([0, *each]).tolist() for each in sizes]
     slices = [[slice(a, b) for a, b in itertools.pairwise(each)] for each in ends]
@@ -146,19 +109,6 @@ def write_regions(
 ) -> None:
     """
     Compute regions of a lazy panel, each by a task that writes it into the store.
-
-    Parameters
-    ----------
-    panel : xarray.Dataset
-        The panel.
-    path : Path
-        The store, begun; where all workers can write.
-    regions : mapping of int to region
-        What to write.
-    client : distributed.Client or None
-        Who works; None: the scheduler that Dask is set to, in this process.
-    written : callable
-        Called with the number of each region, when it is written.
 
     Notes
     -----

@@ -14,25 +14,8 @@ def swept(learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]) -
     """
     Make a learner for every combination of hyperparameters.
 
-    Parameters
-    ----------
-    learner : Learner
-        Whose fields are replaced.
-    hyperparameters : dict of xarray.DataArray
-        Values by field; arrays that share a dimension go along it together.
-    taken : sequence of str
-        Dimensions that mean something else.
-
-    Returns
-    -------
-    tuple
-        An array with the dimensions and coordinates of the grid, and the learners in its order; without
-        hyperparameters no dimension and one learner.
-
-    Raises
-    ------
-    ValueError
-        For a field that the learner has not, a dimension that means something else, or a value that it refuses.
+    Returns: An array with the dimensions and coordinates of the grid, and the learners in its order; without
+    hyperparameters no dimension and one learner.
     """
     import xarray as xr
 

@@ -24,20 +24,7 @@ def invert_cdf(
     replaced by a bisection, so convergence never depends on the distribution's shape. The answers
     are monotone in p within a call, to the last bit: thresholds must not cross by rounding.
 
-    Parameters
-    ----------
-    cdf, density : callable
-        Elementwise functions of x.
-    p : Array
-        Probabilities.
-    low, high : Array
-        A bracket for each, with cdf(low) ≤ p ≤ cdf(high).
-
-    Returns
-    -------
-    Array
-        The quantiles. Differentiable in p and in whatever ``cdf`` closes over, by the implicit
-        function theorem.
+    Returns: The quantiles. Differentiable in p and in whatever ``cdf`` closes over, by the implicit function theorem.
     """
     stop = lax.stop_gradient
     p, low, high = jnp.broadcast_arrays(p, low, high)
@@ -86,23 +73,7 @@ def _monotone(p: Array, x: Array) -> Array:
 
 
 def within_support(p: Array, low: Array, high: Array, solve: Function) -> Array:
-    """
-    Complete a quantile function: exact ends, rounding undone, NaN for what is no probability.
-
-    Parameters
-    ----------
-    p : Array
-        Probabilities; NaN where one was refused inside ``jit``.
-    low, high : Array
-        Ends of the support; NaN if the parameters make no sense.
-    solve : callable
-        The quantile function for probabilities strictly between 0 and 1.
-
-    Returns
-    -------
-    Array
-        Quantiles, each within the support.
-    """
+    """Complete a quantile function: exact ends, rounding undone, NaN for what is no probability."""
     inside = (p > 0) & (p < 1)
     x = solve(jnp.where(inside, p, 0.5))
     x = jnp.minimum(jnp.maximum(x, low), high)
@@ -110,21 +81,5 @@ def within_support(p: Array, low: Array, high: Array, solve: Function) -> Array:
 
 
 def outside_is_zero(x: Array, low: Array, high: Array, density: Array) -> Array:
-    """
-    Complete a density: zero outside the support, NaN at NaN.
-
-    Parameters
-    ----------
-    x : Array
-        Where it was evaluated.
-    low, high : Array
-        Ends of the support.
-    density : Array
-        Its values inside.
-
-    Returns
-    -------
-    Array
-        Its values anywhere.
-    """
+    """Complete a density: zero outside the support, NaN at NaN."""
     return jnp.where((x < low) | (x > high), 0, jnp.where(jnp.isnan(x), jnp.nan, density))

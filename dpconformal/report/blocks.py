@@ -31,26 +31,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(rounds: int, most: int = MOST) -> Blocks:
-    """
-    Divide a run into blocks.
-
-    Parameters
-    ----------
-    rounds : int
-        T, at least 1.
-    most : int
-        Blocks at most.
-
-    Returns
-    -------
-    Blocks
-        As small as that allows.
-
-    Examples
-    --------
-    >>> blocks_of(7, most=3)
-    Blocks(rounds=7, size=3, ends=array([1, 4, 7]), window=2)
-    """
+    """Divide a run into blocks."""
     size = -(-rounds // most)
     ends = np.arange(rounds, 0, -size)[::-1]
     whole = rounds // size
@@ -59,25 +40,6 @@ def blocks_of(rounds: int, most: int = MOST) -> Blocks:
 
 
 def counts_in(hits: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """
-    Count in how many rounds of each block something happened.
-
-    Parameters
-    ----------
-    hits : ndarray of bool, shape (T, K)
-        Whether it did.
-    blocks : Blocks
-        Of the T rounds.
-
-    Returns
-    -------
-    ndarray of int, shape (N, K)
-        One row a block.
-
-    Examples
-    --------
-    >>> counts_in(np.array([[True], [True], [False], [True]]), blocks_of(4, most=2)).ravel()
-    array([2, 1])
-    """
+    """Count in how many rounds of each block something happened."""
     starts = np.concatenate([[0], blocks.ends[:-1]])
     return np.add.reduceat(hits, starts, axis=0, dtype=np.int64)

@@ -47,25 +47,7 @@ class Curves(NamedTuple):
 
 
 def answers_every_level(learner: Any) -> bool:
-    """
-    Whether one distribution is behind all thresholds, so that any level can be asked for afterwards.
-
-    Parameters
-    ----------
-    learner : Learner or None
-        Who made a run.
-
-    Returns
-    -------
-    bool
-        True for beliefs, and for heads on one.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> answers_every_level(dpc.Exact()), answers_every_level(dpc.OGD([0.9])), answers_every_level(None)
-    (True, False, False)
-    """
+    """Whether one distribution is behind all thresholds, so that any level can be asked for afterwards."""
     return hasattr(learner, "cdf") or isinstance(learner, Head)
 
 
@@ -73,26 +55,7 @@ def steps_for(learner: Any, sizes: Sequence[Blocks]) -> int | None:
     """
     Choose how fine the grid of levels is.
 
-    Parameters
-    ----------
-    learner : Learner or None
-        Who made the runs.
-    sizes : sequence of Blocks
-        Of each series.
-
-    Returns
-    -------
-    int or None
-        The levels are k/steps. None if the learner answers the levels that it was asked for only.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> from dpconformal.report.blocks import blocks_of
-    >>> steps_for(dpc.Exact(), [blocks_of(6000)]), steps_for(dpc.Exact(), [blocks_of(10**5)])
-    (1000, 200)
-    >>> steps_for(dpc.Exact(), [blocks_of(6000)] * 12), steps_for(dpc.ACI([0.9]), [blocks_of(6000)])
-    (200, None)
+    Returns: The levels are k/steps. None if the learner answers the levels that it was asked for only.
     """
     if not answers_every_level(learner):
         return None
@@ -108,33 +71,6 @@ def curves_of(run: Replay, blocks: Blocks, steps: int | None, what: str = "level
     Replay a run's learner over its scores at every level of a grid.
 
     Levels that the run was asked for are taken from the run itself.
-
-    Parameters
-    ----------
-    run : Replay
-        One sequence, with the same levels every round.
-    blocks : Blocks
-        Of its rounds that have a score.
-    steps : int or None
-        Of the grid, see :func:`steps_for`; None for the levels of the run alone.
-    what : str
-        Shown before the progress bar.
-    progress : bool
-        Whether to show one.
-
-    Returns
-    -------
-    Curves
-        In memory for the grid and the blocks.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> from dpconformal.report.blocks import blocks_of
-    >>> run = dpc.replay(dpc.Exact(), [0.2, 0.4, 0.6], levels=[0.5, 0.95])
-    >>> curves = curves_of(run, blocks_of(3), steps=100)
-    >>> curves.thresholds.shape, curves.covered[50]
-    ((101, 3), array([1, 0, 0]))
     """
     whole, run = run, run.observed()
     scores = np.asarray(run.scores)

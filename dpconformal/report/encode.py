@@ -23,24 +23,7 @@ def packed_rows(rows: np.ndarray) -> dict[str, Any]:
     """
     Encode the rows of a table, each over its own range.
 
-    Parameters
-    ----------
-    rows : ndarray, shape (K, N)
-        Numbers, infinite ones and NaN too.
-
-    Returns
-    -------
-    dict
-        ``low`` and ``high``, the ends of each row; ``codes``, see the module.
-
-    Examples
-    --------
-    >>> packed = packed_rows(np.array([[0.0, 0.5, 1.0], [2.0, np.inf, 4.0]]))
-    >>> packed["high"]
-    [1.0, 4.0]
-    >>> unpacked_rows(packed).round(4)
-    array([[0. , 0.5, 1. ],
-           [2. , inf, 4. ]])
+    Returns: ``low`` and ``high``, the ends of each row; ``codes``, see the module.
     """
     rows = np.asarray(rows, float)
     finite = np.isfinite(rows)
@@ -57,24 +40,7 @@ def packed_rows(rows: np.ndarray) -> dict[str, Any]:
 
 
 def unpacked_rows(packed: dict[str, Any]) -> np.ndarray:
-    """
-    Decode what :func:`packed_rows` made, as the page does.
-
-    Parameters
-    ----------
-    packed : dict
-        Ends and codes.
-
-    Returns
-    -------
-    ndarray, shape (K, N)
-        The numbers, to half a step.
-
-    Examples
-    --------
-    >>> unpacked_rows(packed_rows(np.array([[3.0, -np.inf]])))
-    array([[  3., -inf]])
-    """
+    """Decode what :func:`packed_rows` made, as the page does."""
     low, high = (np.array(packed[end])[:, None] for end in ("low", "high"))
     codes = np.frombuffer(base64.b64decode(packed["codes"]), "<u2").reshape(low.size, -1)
     rows = low + codes * (high / LAST - low / LAST)
@@ -84,49 +50,13 @@ def unpacked_rows(packed: dict[str, Any]) -> np.ndarray:
 
 
 def packed_counts(counts: np.ndarray, most: int) -> dict[str, Any]:
-    """
-    Encode counts in as few bytes as they need.
-
-    Parameters
-    ----------
-    counts : ndarray of int
-        Of any shape.
-    most : int
-        None is larger.
-
-    Returns
-    -------
-    dict
-        ``bytes`` of each, and ``codes``.
-
-    Examples
-    --------
-    >>> packed_counts(np.array([0, 3]), most=300)
-    {'bytes': 2, 'codes': 'AAADAA=='}
-    """
+    """Encode counts in as few bytes as they need."""
     size = 1 if most < 2**8 else 2 if most < 2**16 else 4
     return {"bytes": size, "codes": _base64(np.asarray(counts).astype(f"<u{size}"))}
 
 
 def unpacked_counts(packed: dict[str, Any]) -> np.ndarray:
-    """
-    Decode what :func:`packed_counts` made.
-
-    Parameters
-    ----------
-    packed : dict
-        Bytes and codes.
-
-    Returns
-    -------
-    ndarray of int
-        The counts, in one row.
-
-    Examples
-    --------
-    >>> unpacked_counts(packed_counts(np.array([0, 3]), most=300))
-    array([0, 3])
-    """
+    """Decode what :func:`packed_counts` made."""
     return np.frombuffer(base64.b64decode(packed["codes"]), f"<u{packed['bytes']}").astype(int)
 
 
@@ -135,24 +65,7 @@ def _base64(array: np.ndarray) -> str:
 
 
 def plain(value: Any) -> Any:
-    """
-    Turn arrays and numbers into what JSON has words for: infinite ones become ``"inf"`` and ``"-inf"``, NaN null.
-
-    Parameters
-    ----------
-    value : object
-        Numbers, text, and dicts, lists and arrays of them.
-
-    Returns
-    -------
-    object
-        With numbers of seven digits, which is what single precision has.
-
-    Examples
-    --------
-    >>> plain({"a": np.array([1 / 3, np.inf, np.nan])})
-    {'a': [0.3333333, 'inf', None]}
-    """
+    """Turn arrays and numbers into what JSON has words for: infinite ones become ``"inf"`` and ``"-inf"``, NaN null."""
     if isinstance(value, dict):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
@@ -170,24 +83,7 @@ def plain(value: Any) -> Any:
 
 
 def as_json(value: Any) -> str:
-    r"""
-    Write JSON that no HTML parser mistakes for an end of the script that holds it.
-
-    Parameters
-    ----------
-    value : object
-        Plain, see :func:`plain`.
-
-    Returns
-    -------
-    str
-        Without any of ``<``, ``>`` and ``&``, nor anything outside ASCII.
-
-    Examples
-    --------
-    >>> print(as_json(["</script>"]))
-    ["\u003c/script\u003e"]
-    """
+    r"""Write JSON that no HTML parser mistakes for an end of the script that holds it."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -196,19 +92,6 @@ def as_html(text: str) -> str:
     """
     Write text into HTML, between tags or quotes.
 
-    Parameters
-    ----------
-    text : str
-        From the user.
-
-    Returns
-    -------
-    str
-        Escaped. A lone surrogate, which no file can hold, becomes a question mark.
-
-    Examples
-    --------
-    >>> as_html('<b>"5"</b>')
-    '&lt;b&gt;&quot;5&quot;&lt;/b&gt;'
+    Returns: Escaped. A lone surrogate, which no file can hold, becomes a question mark.
     """
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)

@@ -43,28 +43,7 @@ class Losses(NamedTuple):
 
 
 def losses_of(run: Replay, ends: np.ndarray) -> Losses:
-    """
-    Follow the regret of a run and what the theory allows.
-
-    Parameters
-    ----------
-    run : Replay
-        One sequence, with the same levels every round.
-    ends : ndarray of int, shape (N,)
-        Rounds at which to look, counted from 1.
-
-    Returns
-    -------
-    Losses
-        At those rounds.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> found = losses_of(dpc.replay(dpc.Exact(), [1.0, 0.0] * 50, levels=[0.5]), np.array([50, 100]))
-    >>> found.kind, bool((found.regret <= found.bound).all())
-    ('own', True)
-    """
+    """Follow the regret of a run and what the theory allows."""
     _, whole = next(sequences(run, observed=False))
     if not_at_once(whole):
         return _late_losses(whole, ends)

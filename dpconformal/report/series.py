@@ -20,32 +20,7 @@ DOTS = 1500
 
 
 def series_of(name: str, run: Replay, steps: int | None, progress: bool = False) -> dict[str, Any]:
-    """
-    Gather what the pictures of one series show.
-
-    Parameters
-    ----------
-    name : str
-        Of the series.
-    run : Replay
-        One sequence, checked.
-    steps : int or None
-        Of the grid of levels, see :func:`dpconformal.report.curves.steps_for`.
-    progress : bool
-        Whether to show a progress bar.
-
-    Returns
-    -------
-    dict
-        Of numbers, text and encoded tables.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> held = series_of("ours", dpc.replay(dpc.Exact(), dpc.streams.iid(60), levels=[0.5]), steps=100)
-    >>> held["rounds"], held["table"][0]["verdict"]
-    (60, 'pass')
-    """
+    """Gather what the pictures of one series show."""
     whole, run = run, run.observed()
     blocks = blocks_of(int(np.shape(run.scores)[0]))
     curves = curves_of(whole, blocks, steps, f"{name}: levels" if name else "levels", progress)

@@ -11,26 +11,7 @@ TAIL = 0.025  # on each side: 95 % between
 
 
 def chance_band(chance: np.ndarray, tosses: int) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Say how many of many coins may show heads: the 2.5 % and the 97.5 % quantile, for one look.
-
-    Parameters
-    ----------
-    chance : ndarray
-        Of heads.
-    tosses : int
-        How many coins.
-
-    Returns
-    -------
-    tuple of ndarray
-        Fewest and most.
-
-    Examples
-    --------
-    >>> chance_band(np.array([0.0, 0.9, 1.0]), 100)
-    (array([  0.,  84., 100.]), array([  0.,  95., 100.]))
-    """
+    """Say how many of many coins may show heads: the 2.5 % and the 97.5 % quantile, for one look."""
     from scipy import stats  # slow to import
 
     coins = stats.binom(tosses, np.asarray(chance, float))
@@ -47,28 +28,7 @@ def histogram(curves: Curves, blocks: Blocks, steps: int) -> dict[str, Any]:
     :func:`dpconformal.diagnostics.randomised_pit`, without going through all beliefs again: for a belief that keeps
     every score that takes time in proportion to the square of the rounds.
 
-    Parameters
-    ----------
-    curves : Curves
-        Of a belief.
-    blocks : Blocks
-        Of its rounds.
-    steps : int
-        Of the grid.
-
-    Returns
-    -------
-    dict
-        ``counts`` of the bars, and the ``low`` and ``high`` that a bar of uniform numbers has 95 times in 100.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> from dpconformal.report.blocks import blocks_of
-    >>> from dpconformal.report.curves import curves_of
-    >>> run = dpc.replay(dpc.Exact(), dpc.streams.iid(100), levels=[0.5])
-    >>> sum(histogram(curves_of(run, blocks_of(100), 100), blocks_of(100), 100)["counts"])
-    100
+    Returns: ``counts`` of the bars, and the ``low`` and ``high`` that a bar of uniform numbers has 95 times in 100.
     """
     if curves.below is None or curves.equal is None:
         raise ValueError("curves have no grid of levels: a histogram of PITs needs one")

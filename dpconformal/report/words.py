@@ -30,25 +30,7 @@ _KINDS = {
 
 
 def in_words(learner: Any) -> str:
-    """
-    Describe a learner in a sentence.
-
-    Parameters
-    ----------
-    learner : Learner or None
-        Any.
-
-    Returns
-    -------
-    str
-        Without a full stop.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> in_words(dpc.SlidingERM(window=50))
-    'The empirical distribution of the last 50 scores (SlidingERM)'
-    """
+    """Describe a learner in a sentence."""
     if learner is None:
         return "Thresholds of a method that the run does not name"
     name = type(learner).__name__
@@ -69,26 +51,6 @@ def in_words(learner: Any) -> str:
 
 
 def in_code(learner: Any, most: int = 400) -> str:
-    """
-    Write a learner as Python does, cut where it is too long to read.
-
-    Parameters
-    ----------
-    learner : Learner or None
-        Any.
-    most : int
-        Characters.
-
-    Returns
-    -------
-    str
-        Its representation; empty without a learner.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> in_code(dpc.SplitConformal(), most=20)
-    'SplitConformal(low=…'
-    """
+    """Write a learner as Python does, cut where it is too long to read."""
     text = "" if learner is None else " ".join(repr(learner).split())
     return text if len(text) <= most else text[: most - 1] + "…"

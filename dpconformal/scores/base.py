@@ -46,60 +46,17 @@ class Score(Protocol):
 
 
 def namespace(*values: Any) -> Any:
-    """
-    Choose who computes: JAX if any of the values is JAX's own, NumPy in float64 otherwise.
-
-    Parameters
-    ----------
-    *values : pytree
-        Arguments.
-
-    Returns
-    -------
-    module
-        ``jax.numpy`` or ``numpy``.
-    """
+    """Choose who computes: JAX if any of the values is JAX's own, NumPy in float64 otherwise."""
     return jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
 
 
 def namespace_of_sets(predictions: Any, thresholds: Any) -> Any:
-    """
-    Choose who computes a set. Thresholds of a replay are always JAX's, so the predictions decide, if nothing is traced.
-
-    Parameters
-    ----------
-    predictions, thresholds : pytree
-        Arguments.
-
-    Returns
-    -------
-    module
-        ``jax.numpy`` or ``numpy``.
-    """
+    """Choose who computes a set: predictions decide, for thresholds of a replay are JAX's, unless they are traced."""
     return namespace(predictions, thresholds if is_traced(thresholds) else None)
 
 
 def reals(xp: Any, **named: Numbers) -> list[Any]:
-    """
-    Read arguments as finite real numbers of one floating type.
-
-    Parameters
-    ----------
-    xp : module
-        Who computes.
-    **named : array_like
-        Arguments by name.
-
-    Returns
-    -------
-    list of arrays
-        In the order given.
-
-    Raises
-    ------
-    ValueError
-        Naming the first value that is not finite.
-    """
+    """Read arguments as finite real numbers of one floating type."""
     arrays = [as_numbers(name, value) for name, value in named.items()]
     for name, array in zip(named, arrays, strict=True):
         if not is_traced(array):
@@ -111,25 +68,7 @@ def reals(xp: Any, **named: Numbers) -> list[Any]:
 
 
 def same_shape(name: str, array: Any, shape: tuple[int, ...], why: str) -> None:
-    """
-    Check the shape of an argument.
-
-    Parameters
-    ----------
-    name : str
-        Of the argument.
-    array : array
-        The argument.
-    shape : tuple of int
-        What is needed.
-    why : str
-        Where the shape comes from.
-
-    Raises
-    ------
-    ValueError
-        If it has another.
-    """
+    """Check the shape of an argument."""
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: must be {shape}, {why}")
 
@@ -138,27 +77,8 @@ def read_thresholds(xp: Any, thresholds: Numbers, batch: tuple[int, ...], least:
     """
     Read thresholds, a row of them for each prediction.
 
-    Parameters
-    ----------
-    xp : module
-        Who computes.
-    thresholds : array_like, shape (..., A)
-        Thresholds; infinite ones are welcome.
-    batch : tuple of int
-        Shape of the predictions, without what belongs to a single one.
-    least : dtype
-        Floating type of what they will be computed with.
-
-    Returns
-    -------
-    array
-        For JAX of a floating type that loses nothing of either. For NumPy in float64, each moved up to the largest
-        number that the precision of the thresholds does not tell from it: see :func:`dpconformal.scores.edges.widest`.
-
-    Raises
-    ------
-    ValueError
-        If the rows do not match the predictions.
+    Returns: For JAX of a floating type that loses nothing of either. For NumPy in float64, each moved up to the largest
+    number that the precision of the thresholds does not tell from it: see :func:`dpconformal.scores.edges.widest`.
     """
     array = as_numbers("thresholds", thresholds)
     if array.shape[:-1] != batch or array.ndim != len(batch) + 1:

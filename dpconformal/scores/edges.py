@@ -22,22 +22,6 @@ def widest(thresholds: Any) -> np.ndarray:
 
     Scores are compared with thresholds in the precision of a run. In float32 a score a little above the threshold is
     rounded to it, and is covered.
-
-    Parameters
-    ----------
-    thresholds : array_like
-        Of any floating type.
-
-    Returns
-    -------
-    ndarray of float64
-        The same, if they are of float64 themselves.
-
-    Examples
-    --------
-    >>> limit = widest(np.float32(0.1))
-    >>> bool(np.float32(limit) == np.float32(0.1)), bool(limit > np.float32(0.1))
-    (True, True)
     """
     given = np.asarray(thresholds)
     wide = given.astype(np.float64)
@@ -54,21 +38,9 @@ def outermost(score: Scorer, limits: np.ndarray, guess: np.ndarray, sign: int) -
     """
     Find the outermost number whose score is at most its limit.
 
-    Parameters
-    ----------
-    score : callable
-        Score of numbers, given with their places; it does not fall in the direction of ``sign``.
-    limits : ndarray
-        What a score may be.
-    guess : ndarray
-        Close to the answer, of the shape of the limits. What is not finite is left alone.
-    sign : {1, -1}
-        Whether the largest or the smallest number is wanted.
-
-    Returns
-    -------
-    ndarray
-        The numbers; a guess that is far from any answer comes back as it is.
+    ``score``: Score of numbers, given with their places; it does not fall in the direction of ``sign``. ``guess``:
+    Close to the answer, of the shape of the limits. What is not finite is left alone. Returns: The numbers; a guess
+    that is far from any answer comes back as it is.
     """
     found = np.array(guess, np.float64).ravel()
     limits = np.broadcast_to(limits, np.shape(guess)).ravel()

@@ -51,20 +51,6 @@ class Interval(NamedTuple):
 
 
 def between(xp: Any, low: Any, high: Any) -> Interval:
-    """
-    Make intervals, and those whose ends are out of order empty.
-
-    Parameters
-    ----------
-    xp : module
-        Who computes.
-    low, high : array, shape (..., A)
-        Ends.
-
-    Returns
-    -------
-    Interval
-        Intervals.
-    """
+    """Make intervals, and those whose ends are out of order empty."""
     fine = low <= high
     return Interval(xp.where(fine, low, xp.nan), xp.where(fine, high, xp.nan))

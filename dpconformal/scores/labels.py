@@ -21,21 +21,7 @@ class LabelScore:
     randomized: bool = False
 
     def label_scores(self, predictions: Numbers, noise: Numbers = None) -> Any:
-        """
-        Score every class.
-
-        Parameters
-        ----------
-        predictions : array_like, shape (..., K)
-            Probabilities of the classes.
-        noise : array_like, shape (...), optional
-            Uniform numbers in [0, 1], one for each prediction, for a score that is randomized.
-
-        Returns
-        -------
-        array, shape (..., K)
-            Scores.
-        """
+        """Score every class."""
         xp = namespace(predictions, noise)
         return self._scores(xp, _probabilities(xp, predictions), self._noise(xp, predictions, noise))
 
@@ -74,21 +60,7 @@ class LabelScore:
 
 
 def label_mask(scores: Any, thresholds: Numbers) -> Any:
-    """
-    Compare the scores of all classes with thresholds.
-
-    Parameters
-    ----------
-    scores : array, shape (..., K)
-        Of the classes.
-    thresholds : array_like, shape (..., A)
-        Thresholds.
-
-    Returns
-    -------
-    array of bool, shape (..., A, K)
-        Which classes are in each set.
-    """
+    """Compare the scores of all classes with thresholds."""
     limits = read_thresholds(namespace_of_sets(scores, thresholds), thresholds, scores.shape[:-1])
     # In the precision of the thresholds, in which past scores were kept: an equal score stays equal.
     return scores[..., None, :].astype(limits.dtype) <= limits[..., None]

@@ -52,17 +52,7 @@ def odds(schedule: Schedule, t: Any) -> Any:
     """
     Compute λ_t/(1 - λ_t) in float64.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        λ_t.
-    t : ndarray
-        Rounds; round 1, in which the prior has all the weight, has the odds of round 2.
-
-    Returns
-    -------
-    ndarray
-        Odds; infinite where λ_t is 1.
+    ``t``: Rounds; round 1, in which the prior has all the weight, has the odds of round 2.
     """
     t = np.maximum(np.asarray(t, float), 2)
     with jax.enable_x64(True):
@@ -77,20 +67,8 @@ def path_weights(t: Any, schedule: Any, discount: Scalar | None) -> Any:
     """
     Compute the weight of the regulariser beside a newest loss of weight 1, after the round: h_t, or β^t z_t.
 
-    Parameters
-    ----------
-    t : ndarray
-        Rounds.
-    schedule : Schedule or None
-        λ_t, or the default of the discount.
-    discount : float or None
-        β.
-
-    Returns
-    -------
-    ndarray
-        h_t without a discount; with one, (β λ_t/(1 - λ_t) + β^t)/(1 - β), z_t being the weight in the proof of
-        Theorem 6 and β^t what scales its losses to the present.
+    Returns: h_t without a discount; with one, (β λ_t/(1 - λ_t) + β^t)/(1 - β), z_t being the weight in the proof of
+    Theorem 6 and β^t what scales its losses to the present.
     """
     if discount is None:
         return np.asarray(concentration(t, schedule))
@@ -100,23 +78,7 @@ def path_weights(t: Any, schedule: Any, discount: Scalar | None) -> Any:
 
 
 def regularizer_weights(count: int, schedule: Any, discount: Scalar | None) -> tuple[float, Any]:
-    """
-    Compute the weights in the objective of the coming round: of the regulariser, and of each past loss.
-
-    Parameters
-    ----------
-    count : int
-        Scores seen.
-    schedule : Schedule, callable or None
-        λ_t.
-    discount : float or None
-        β.
-
-    Returns
-    -------
-    tuple
-        The regulariser's weight, and an array of shape (count,).
-    """
+    """Compute the weights in the objective of the coming round: of the regulariser, and of each past loss."""
     if discount is not None:
         discount = number("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
     if count == 0:

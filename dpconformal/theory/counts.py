@@ -10,22 +10,7 @@ def upper_count(chances: np.ndarray, tail: float) -> int:
     """
     Return a number that the count of events exceeds with at most a given probability.
 
-    Parameters
-    ----------
-    chances : ndarray, shape (T,)
-        Probability of each of the independent events.
-    tail : float
-        The probability, in (0, 1).
-
-    Returns
-    -------
-    int
-        The smallest such number; for many events a slightly larger one, by Chernoff's bound.
-
-    Examples
-    --------
-    >>> upper_count(np.full(100, 0.5), 0.025)
-    60
+    Returns: The smallest such number; for many events a slightly larger one, by Chernoff's bound.
     """
     rounds = chances.size
     if rounds <= _EXACT:
@@ -44,26 +29,7 @@ def upper_count(chances: np.ndarray, tail: float) -> int:
 
 
 def lower_count(chances: np.ndarray, tail: float) -> int:
-    """
-    Return a number that the count of events falls below with at most a given probability.
-
-    Parameters
-    ----------
-    chances : ndarray, shape (T,)
-        Probability of each of the independent events.
-    tail : float
-        The probability, in (0, 1).
-
-    Returns
-    -------
-    int
-        The largest such number; for many events a slightly smaller one.
-
-    Examples
-    --------
-    >>> lower_count(np.full(100, 0.5), 0.025)
-    40
-    """
+    """Return a number that the count of events falls below with at most a given probability."""
     return chances.size - upper_count(1 - chances, tail)
 
 

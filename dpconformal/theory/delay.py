@@ -74,25 +74,7 @@ def delayed_regret_bound(
 
 
 def bound_by_round(known: np.ndarray, levels: np.ndarray, schedule: Any, discount: Scalar | None = None) -> np.ndarray:
-    """
-    Bound the regret at every horizon, given how many scores are known before each round.
-
-    Parameters
-    ----------
-    known : ndarray of int, shape (T,)
-        Scores known, at most as many as there were rounds before.
-    levels : ndarray, shape (A,)
-        Levels.
-    schedule : Schedule, callable or None
-        λ_t.
-    discount : float or None
-        β.
-
-    Returns
-    -------
-    ndarray, shape (T, A)
-        For a support of width 1.
-    """
+    """Bound the regret at every horizon, given how many scores are known before each round."""
     rounds, steepest = np.arange(1, known.size + 1), np.maximum(levels, 1 - levels)
     weight = _constant(schedule) if discount is not None else None
     more = late_losses(known, levels, schedule, discount)
@@ -117,16 +99,6 @@ def late_losses(known: np.ndarray, levels: np.ndarray, schedule: Any, discount: 
     prior has λ_τ and λ_t of it, so that the cdf rises with a slope of at least λ/R. A threshold that is too small is so
     by R times the least of α(1 - c)/λ_t, Δ/max(λ_τ, λ_t) and min(1, α/λ_t) - max(0, 1 - (1 - α)/λ_τ), and each unit
     costs α. For one that is too large 1 - α stands in the place of α.
-
-    Parameters
-    ----------
-    known, levels, schedule, discount
-        As for :func:`bound_by_round`.
-
-    Returns
-    -------
-    ndarray, shape (T, A)
-        For a support of width 1; 0 where nothing is late.
     """
     rounds = np.arange(1, known.size + 1)
     share, atom = _shares(rounds, schedule, discount)

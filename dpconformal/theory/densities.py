@@ -17,18 +17,8 @@ def least_density(prior: Any, a: Any, b: Any) -> Any:
     """
     Least density on segments [a, b].
 
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-    a, b : array_like
-        Ends, a ≤ b; 0 where a segment reaches beyond the support.
-
-    Returns
-    -------
-    ndarray
-        The infimum, exact for the priors of this package but mixtures, for which it is the sum over the components,
-        a lower bound. For others it is taken over a fine grid.
+    Returns: The infimum, exact for the priors of this package but mixtures, for which it is the sum over the
+    components, a lower bound. For others it is taken over a fine grid.
     """
     a, b = np.asarray(a, float), np.asarray(b, float)
     bounded = np.isfinite(a) & np.isfinite(b)

@@ -37,20 +37,8 @@ def checks(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Line, .
     """
     Check order, optimality, regret, discounted regret and coverage.
 
-    Parameters
-    ----------
-    whole : Replay
-        One sequence on the host.
-    delta : float
-        Probability that iid scores leave the band of any group, for a level.
-    groups : list of int
-        Which to check, from :func:`groups_of`.
-
-    Returns
-    -------
-    list of tuple of Line
-        Those of each group. Nothing is claimed of groups without rounds, nothing of the regret and coverage of groups
-        with groups below them, and nothing of the regret at levels that change by round.
+    Returns: Those of each group. Nothing is claimed of groups without rounds, nothing of the regret and coverage of
+    groups with groups below them, and nothing of the regret at levels that change by round.
     """
     run, path, bounded = whole.observed(), group_path(whole), bounded_groups(whole)
     changing = np.ndim(run.levels) == 2

@@ -46,19 +46,7 @@ class GroupPath(NamedTuple):
 
 
 def group_path(run: Replay) -> GroupPath:
-    """
-    Go through a run of a hierarchical belief again.
-
-    Parameters
-    ----------
-    run : Replay
-        One sequence.
-
-    Returns
-    -------
-    GroupPath
-        Of the rounds that have a score.
-    """
+    """Go through a run of a hierarchical belief again."""
     with jax.enable_x64(np.asarray(run.scores).dtype == np.float64):
         thresholds = jnp.asarray(run.thresholds)
         found = np.asarray(read_again(run, _trace, thresholds), float)
@@ -76,25 +64,7 @@ def _trace(learner: Hierarchical, state: Any, score: Any, thresholds: Any, conte
 
 
 def bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: np.ndarray) -> np.ndarray:
-    """
-    Bound the regret of a group at every horizon.
-
-    Parameters
-    ----------
-    learner : Hierarchical
-        The belief.
-    path : GroupPath
-        From a fresh start.
-    group : int
-        A group without groups below it.
-    levels : ndarray, shape (A,)
-        The levels.
-
-    Returns
-    -------
-    ndarray, shape (n, A)
-        After each round of the group.
-    """
+    """Bound the regret of a group at every horizon."""
     here = np.flatnonzero(path.nodes == group)
     depth = int(nodes_of(learner.tree).levels[group])
     low, high = moments.support(learner.prior)
@@ -130,15 +100,7 @@ def bounded_groups(run: Replay) -> list[int]:
     """
     List the groups whose regret is bounded.
 
-    Parameters
-    ----------
-    run : Replay
-        Of a hierarchical belief.
-
-    Returns
-    -------
-    list of int
-        Those without groups below them, if the run had a fresh start on a bounded support, and no delay.
+    Returns: Those without groups below them, if the run had a fresh start on a bounded support, and no delay.
     """
     nodes = nodes_of(run.learner.tree)
     above = set(nodes.paths[np.arange(len(nodes.levels)), np.maximum(nodes.levels - 1, 0)][nodes.levels > 0].tolist())

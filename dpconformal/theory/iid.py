@@ -130,23 +130,7 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
 
 
 def rank_bracket(level: Any, count: Any, weight: Any) -> tuple[Any, Any]:
-    """
-    Bracket the rank of a threshold among the scores seen: X_(least) ≤ threshold ≤ X_(most).
-
-    Parameters
-    ----------
-    level : ndarray
-        Confidence levels.
-    count : ndarray
-        Scores seen, n.
-    weight : ndarray
-        Concentration.
-
-    Returns
-    -------
-    tuple of ndarray
-        Ranks from 0 (nothing known) to n + 1 (nothing known).
-    """
+    """Bracket the rank of a threshold among the scores seen: X_(least) ≤ threshold ≤ X_(most)."""
     with np.errstate(invalid="ignore"):
         wanted = level * (count + weight)
         # 0.9 · 100 is meant to be 90, also where floating point says 90.00000000000001.

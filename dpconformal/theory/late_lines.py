@@ -43,15 +43,7 @@ def checks(whole: Replay) -> tuple[Line, Line, Line, Line]:
     """
     Check optimality, regret, discounted regret and coverage.
 
-    Parameters
-    ----------
-    whole : Replay
-        One sequence on the host, with the rounds whose score is missing and a delay.
-
-    Returns
-    -------
-    tuple of Line
-        Of the rounds that have a score. Nothing is claimed of discounted regret and of coverage.
+    Returns: Of the rounds that have a score. Nothing is claimed of discounted regret and of coverage.
     """
     run, known = whole.observed(), known_of(whole)
     seen = np.asarray(run.scores)[:, None] <= np.asarray(run.thresholds)
@@ -61,19 +53,7 @@ def checks(whole: Replay) -> tuple[Line, Line, Line, Line]:
 
 
 def known_of(whole: Replay) -> Known:
-    """
-    Tell what was known when.
-
-    Parameters
-    ----------
-    whole : Replay
-        As for :func:`checks`.
-
-    Returns
-    -------
-    Known
-        Counted anew from scores, mask and delay.
-    """
+    """Tell what was known when."""
     if whole.delay is None:
         raise ValueError(
             "run.delay is None: rounds were taken out of a run with a delay; pass the run itself, mask and all"
@@ -88,21 +68,7 @@ def known_of(whole: Replay) -> Known:
 
 
 def optimality(whole: Replay, known: Known) -> Line:
-    """
-    Check that each threshold minimises the regularised loss of the scores that were known.
-
-    Parameters
-    ----------
-    whole : Replay
-        As for :func:`checks`.
-    known : Known
-        What was known.
-
-    Returns
-    -------
-    Line
-        As for :func:`dpconformal.theory.lines.optimality`.
-    """
+    """Check that each threshold minimises the regularised loss of the scores that were known."""
     run, learner = whole.observed(), whole.learner
     if not isinstance(learner, (Exact, Quantized, Head)):
         return no_claim(np.full(run.thresholds.shape[-1], np.nan))
@@ -139,21 +105,7 @@ def regret(whole: Replay, known: Known) -> Line:
 
 
 def delayed_regret(whole: Replay, known: Known) -> Regret | None:
-    """
-    Compute regret and bound at every horizon.
-
-    Parameters
-    ----------
-    whole : Replay
-        As for :func:`checks`.
-    known : Known
-        What was known.
-
-    Returns
-    -------
-    Regret or None
-        None where there is no bound.
-    """
+    """Compute regret and bound at every horizon."""
     run, learner = whole.observed(), whole.learner
     belief = isinstance(learner, (Exact, Quantized))
     unproved = belief and (learner.discount is not None or not isinstance(learner.prior, Uniform))

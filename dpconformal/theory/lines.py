@@ -40,19 +40,7 @@ class Line(NamedTuple):
 
 
 def order(run: Replay) -> Line:
-    """
-    Check that no higher level has a smaller threshold: rounds in which a level crosses another.
-
-    Parameters
-    ----------
-    run : Replay
-        One sequence.
-
-    Returns
-    -------
-    Line
-        None are allowed.
-    """
+    """Check that no higher level has a smaller threshold: rounds in which a level crosses another."""
     involved = crossed(arrays_of(run))[1]
     nothing = np.zeros(involved.shape[-1])
     return Line(involved.sum(axis=0).astype(float), nothing, nothing, _first(involved))
@@ -62,18 +50,8 @@ def optimality(run: Replay, path: Path | None) -> Line:
     """
     Check that each threshold minimises the regularised loss of its round (Theorems 1 and 6).
 
-    Parameters
-    ----------
-    run : Replay
-        One sequence.
-    path : Path or None
-        Its path; None if the learner is neither a belief nor a head on one.
-
-    Returns
-    -------
-    Line
-        In probability: how far a threshold is from the level that the belief was asked for. What rounding may do is
-        allowed.
+    Returns: In probability: how far a threshold is from the level that the belief was asked for. What rounding may do
+    is allowed.
     """
     if path is None:
         return no_claim(np.full(run.thresholds.shape[-1], np.nan))
@@ -151,17 +129,7 @@ def fading_regret(run: Replay, path: Path | None) -> Line:
     """
     Check the discounted regret against its bound, at horizons that together see every round (Theorem 6).
 
-    Parameters
-    ----------
-    run : Replay
-        One sequence.
-    path : Path or None
-        Its path; there is a claim for one with a discount, at fixed levels.
-
-    Returns
-    -------
-    Line
-        At the end of the run, or where the bound is exceeded most.
+    Returns: At the end of the run, or where the bound is exceeded most.
     """
     rounds = run.scores.shape[0]
     if path is None or path.discount == 1 or not rounds or path.levels.ndim == 2:

@@ -17,19 +17,7 @@ from dpconformal.theory.quadrature import cdf_of, evaluated, integral, landmarks
 
 
 def support(prior: Any) -> tuple[float, float]:
-    """
-    Return the ends of a prior's support.
-
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-
-    Returns
-    -------
-    tuple of float
-        Ends.
-    """
+    """Return the ends of a prior's support."""
     check_prior("theory", prior)
     low, high = prior.support
     return float(low), float(high)
@@ -37,21 +25,7 @@ def support(prior: Any) -> tuple[float, float]:
 
 @functools.singledispatch
 def cdf(prior: Any, x: Any) -> Any:
-    """
-    P0(X ≤ x).
-
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-    x : array_like
-        Where.
-
-    Returns
-    -------
-    ndarray
-        Probabilities.
-    """
+    """P0(X ≤ x)."""
     return evaluated(cdf_of, prior, x)
 
 
@@ -88,17 +62,7 @@ def cdf_integral(prior: Any, x: Any) -> Any:
     """
     ∫ P0(X ≤ u) du over u ≤ x, which is E (x - X)⁺.
 
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-    x : array_like
-        Where.
-
-    Returns
-    -------
-    ndarray
-        Values: in closed form for the priors of this package, by adaptive quadrature for others.
+    Returns: Values: in closed form for the priors of this package, by adaptive quadrature for others.
     """
     low, high = support(prior)
     x = np.asarray(x, float)
@@ -156,21 +120,7 @@ def _(prior: Mixture, x: Any) -> Any:
 
 
 def integral_from(prior: Any, start: Any, end: Any) -> Any:
-    """
-    ∫ P0(X ≤ u) du from one point to another, also where the whole integral up to a point is infinite.
-
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-    start, end : array_like
-        Of the same shape, in either order.
-
-    Returns
-    -------
-    ndarray
-        Integrals.
-    """
+    """∫ P0(X ≤ u) du from one point to another, also where the whole integral up to a point is infinite."""
     if np.isfinite(support(prior)[0]):
         return cdf_integral(prior, end) - cdf_integral(prior, start)
     start, end = np.broadcast_arrays(np.asarray(start, float), np.asarray(end, float))
@@ -183,19 +133,7 @@ def integral_from(prior: Any, start: Any, end: Any) -> Any:
 
 
 def mean(prior: Any) -> float:
-    """
-    Compute the mean of a prior.
-
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-
-    Returns
-    -------
-    float
-        Mean; +inf where the upper tail is too heavy for one.
-    """
+    """Compute the mean of a prior."""
     low, high = support(prior)
     if np.isfinite(high):
         return high - float(cdf_integral(prior, high))
@@ -207,61 +145,19 @@ def mean(prior: Any) -> float:
 
 
 def bell_mass(prior: TruncatedNormal, start: Any, end: Any) -> Any:
-    """
-    Compute the mass of a normal distribution before it is cut, without cancellation in either tail.
-
-    Parameters
-    ----------
-    prior : TruncatedNormal
-        P0.
-    start, end : array_like
-        Of the interval.
-
-    Returns
-    -------
-    ndarray
-        Masses.
-    """
+    """Compute the mass of a normal distribution before it is cut, without cancellation in either tail."""
     u, v = ((np.asarray(x, float) - float(prior.loc)) / float(prior.scale) for x in (start, end))
     return np.where(u > 0, special.ndtr(-u) - special.ndtr(-v), special.ndtr(v) - special.ndtr(u))
 
 
 def bell_density(prior: TruncatedNormal, x: Any) -> Any:
-    """
-    Compute the density of a cut normal distribution, within its support.
-
-    Parameters
-    ----------
-    prior : TruncatedNormal
-        P0.
-    x : array_like
-        Where.
-
-    Returns
-    -------
-    ndarray
-        Densities.
-    """
+    """Compute the density of a cut normal distribution, within its support."""
     z = (np.asarray(x, float) - float(prior.loc)) / float(prior.scale)
     height = float(prior.scale) * np.sqrt(2 * np.pi) * bell_mass(prior, *support(prior))
     return np.exp(-(z**2) / 2) / height
 
 
 def mixed(prior: Mixture, part: Any) -> Any:
-    """
-    Mix what is known of each component.
-
-    Parameters
-    ----------
-    prior : Mixture
-        P0.
-    part : callable
-        Maps a component to an array.
-
-    Returns
-    -------
-    ndarray
-        The weighted sum.
-    """
+    """Mix what is known of each component."""
     parts = (w * part(component) for w, component in zip(prior.weights, prior.components, strict=True))
     return functools.reduce(np.add, parts)

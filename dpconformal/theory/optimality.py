@@ -15,18 +15,9 @@ def optimality_gap(path: Path, precision: float = 0.0) -> np.ndarray:
     A threshold r minimises the regularised loss of its round if P(X < r) ≤ α ≤ P(X ≤ r) under the belief: its two
     one-sided slopes then have opposite signs.
 
-    Parameters
-    ----------
-    path : Path
-        The path.
-    precision : float
-        Of a threshold, relative to the largest number in play: it may stand for any within four times as much.
-
-    Returns
-    -------
-    ndarray, shape (N, A)
-        0 where a threshold is the minimiser, up to rounding; otherwise how far the level is from what the threshold
-        would suit: positive if the threshold is too small, negative if too large.
+    ``precision``: Of a threshold, relative to the largest number in play: it may stand for any within four times as
+    much. Returns: 0 where a threshold is the minimiser, up to rounding; otherwise how far the level is from what the
+    threshold would suit: positive if the threshold is too small, negative if too large.
     """
     count = path.rounds - 1
     share = odds(schedule_of(path.learner), path.rounds)
@@ -55,17 +46,7 @@ def mass_before(path: Path, left: np.ndarray, right: np.ndarray) -> tuple[np.nda
     Rounds are halved again and again: what the first half of a stretch contributes to the second needs one sort, so
     that all of it takes O(T log² T).
 
-    Parameters
-    ----------
-    path : Path
-        The path.
-    left, right : ndarray, shape (N, A)
-        The points.
-
-    Returns
-    -------
-    tuple of ndarray, shape (N, A)
-        Σ β^age over the scores known before < left, and over those ≤ right.
+    Returns: Σ β^age over the scores known before < left, and over those ≤ right.
     """
     count = path.noted.size
     places, key = np.unique(path.noted, return_inverse=True)

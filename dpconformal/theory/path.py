@@ -75,24 +75,7 @@ def sequences(run: Any, observed: bool = True, changing: bool = False) -> Iterat
     """
     Take a batch apart.
 
-    Parameters
-    ----------
-    run : Replay
-        The batch, or one sequence.
-    observed : bool
-        Whether to leave out rounds whose score is missing.
-    changing : bool
-        Whether levels may change by round.
-
-    Yields
-    ------
-    tuple
-        The index in the batch, and the run of that sequence on the host.
-
-    Raises
-    ------
-    ValueError
-        If levels change by round and may not, or the run is being traced.
+    Returns: The index in the batch, and the run of that sequence on the host.
     """
     arrays = arrays_of(checked_run(run)._replace(mask=None))
     if arrays.xp is jnp or is_traced(run.mask, run.delay):
@@ -113,20 +96,7 @@ def path_of(run: Replay) -> Path | None:
     """
     Follow the path of a belief.
 
-    Parameters
-    ----------
-    run : Replay
-        One sequence, from :func:`sequences`.
-
-    Returns
-    -------
-    Path or None
-        None if the learner is neither a belief with a prior and a schedule, nor a head on one.
-
-    Raises
-    ------
-    ValueError
-        If scores became known late: then thresholds are not those of a leader that knows all earlier rounds.
+    Returns: None if the learner is neither a belief with a prior and a schedule, nor a head on one.
     """
     if not isinstance(run.learner, (Exact, Quantized, Head)):
         return None
@@ -142,18 +112,8 @@ def path_after(run: Replay, before: np.ndarray) -> Path:
     """
     Follow the path of a belief that knew some of the scores in each round.
 
-    Parameters
-    ----------
-    run : Replay
-        Of a belief, or a head on one. Its scores are those that became known, T in that order; its thresholds may be of
-        another number of rounds, N.
-    before : ndarray of int, shape (N,)
-        How many scores were known when each threshold was made, in ascending order.
-
-    Returns
-    -------
-    Path
-        Of these rounds.
+    ``run``: Of a belief, or a head on one. Its scores are those that became known, T in that order; its thresholds may
+    be of another number of rounds, N.
     """
     head = run.learner if isinstance(run.learner, Head) else None
     learner = run.learner if head is None else head.learner
@@ -221,21 +181,7 @@ def tied_rounds(learner: Any, bins: int | None, scores: np.ndarray, thresholds: 
     """
     Tell the rounds that are covered for a tie alone: the score counts at the threshold or above it.
 
-    Parameters
-    ----------
-    learner : Exact, Quantized, Hierarchical or a head
-        Whose thresholds they are.
-    bins : int or None
-        How many bins it keeps.
-    scores : ndarray, shape (T,)
-        The scores.
-    thresholds : ndarray, shape (T, A)
-        The thresholds.
-
-    Returns
-    -------
-    ndarray of bool, shape (T, A)
-        These rounds are not among those whose number the theorems bound from above.
+    Returns: These rounds are not among those whose number the theorems bound from above.
     """
     covered = scores[:, None] <= thresholds
     if bins is None:
@@ -252,15 +198,7 @@ def bins_of(run: Replay) -> int:
     """
     Tell how many bins a run of :class:`dpconformal.Quantized` had.
 
-    Parameters
-    ----------
-    run : Replay
-        The run.
-
-    Returns
-    -------
-    int
-        As given, or as it was chosen for the length of the run. The same for a head on such a belief.
+    Returns: As given, or as it was chosen for the length of the run. The same for a head on such a belief.
     """
     if run.start is not None:
         return int(run.start.weights.shape[-1])
@@ -271,15 +209,7 @@ def loss(r: Any, score: Any, level: Any) -> Any:
     """
     Compute the quantile loss, of infinite thresholds too.
 
-    Parameters
-    ----------
-    r, score, level : array_like
-        That broadcast against each other.
-
-    Returns
-    -------
-    ndarray
-        The loss: nothing for +inf at level 1, nor for -inf at level 0.
+    Returns: The loss: nothing for +inf at level 1, nor for -inf at level 0.
     """
     above, below = np.maximum(r - score, 0), np.maximum(score - r, 0)
     with np.errstate(invalid="ignore"):
@@ -287,23 +217,7 @@ def loss(r: Any, score: Any, level: Any) -> Any:
 
 
 def total_loss(values: np.ndarray, weights: np.ndarray, r: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """
-    Sum the weighted losses of many thresholds on one sorted sample.
-
-    Parameters
-    ----------
-    values, weights : ndarray, shape (N,)
-        The sample, ascending.
-    r : ndarray, shape (..., A)
-        Thresholds.
-    level : ndarray, shape (A,)
-        Their levels.
-
-    Returns
-    -------
-    ndarray, shape (..., A)
-        Σ w l_α(r, value).
-    """
+    """Sum the weighted losses of many thresholds on one sorted sample."""
     if not values.size:
         return np.zeros(r.shape)
     before = np.searchsorted(values, r, side="right")
@@ -316,17 +230,7 @@ def stability(path: Path, least_density: np.ndarray) -> np.ndarray:
     """
     Bound what each round adds to the regret: min(loss, g²/(2 w μ)).
 
-    Parameters
-    ----------
-    path : Path
-        The path, with fixed levels.
-    least_density : ndarray, shape (T, A)
-        μ: of the prior, between the threshold and the score of the round.
-
-    Returns
-    -------
-    ndarray, shape (T, A)
-        One term a round and level; g is 1 - α above the score, α below it.
+    Returns: One term a round and level; g is 1 - α above the score, α below it.
     """
     scores = path.noted[:, None]
     # No score is noted between a threshold and what it may have been before a head raised it.

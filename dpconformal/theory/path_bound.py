@@ -82,19 +82,7 @@ def has_regret_bound(path: Path) -> bool:
 
 
 def running_regret(path: Path) -> Regret:
-    """
-    Compute regret and bound of an undiscounted path at every horizon.
-
-    Parameters
-    ----------
-    path : Path
-        With at least one round.
-
-    Returns
-    -------
-    Regret
-        Against the best threshold for the rounds so far.
-    """
+    """Compute regret and bound of an undiscounted path at every horizon."""
     rounds = np.arange(1, path.scores.size + 1)
     comparator, least = running_best(path.scores, np.broadcast_to(path.levels, path.thresholds.shape))
     paid = np.cumsum(loss(path.thresholds, path.scores[:, None], path.levels), axis=0)

@@ -8,21 +8,7 @@ import numpy as np
 
 
 def integral(function: Any, start: np.ndarray, end: np.ndarray) -> Any:
-    """
-    Integrate by the tanh-sinh rule, which bears singular ends and infinite ones.
-
-    Parameters
-    ----------
-    function : callable
-        Maps an array to an array.
-    start, end : ndarray
-        Of the intervals.
-
-    Returns
-    -------
-    ndarray
-        Integrals; +inf where one does not converge.
-    """
+    """Integrate by the tanh-sinh rule, which bears singular ends and infinite ones."""
     from scipy import integrate  # slow to import, and needed by few
 
     found = integrate.tanhsinh(function, start, end, atol=1e-13, rtol=1e-12)
@@ -37,19 +23,7 @@ _LANDMARKS = np.array([1e-9, 1e-4, 0.01, 0.25, 0.5, 0.75, 0.99, 1 - 1e-4, 1 - 1e
 
 
 def landmarks(prior: Any) -> np.ndarray:
-    """
-    Find where the mass of a prior lies; quadrature from end to end of an unbounded support may miss it altogether.
-
-    Parameters
-    ----------
-    prior : Prior
-        P0.
-
-    Returns
-    -------
-    ndarray
-        Some quantiles, ascending.
-    """
+    """Find where the mass of a prior lies, which quadrature from end to end of an unbounded support may miss."""
     with jax.enable_x64(True):
         points = np.asarray(_quantile_of(prior, jnp.asarray(_LANDMARKS)), float)
     return np.unique(points[np.isfinite(points)])
@@ -64,23 +38,7 @@ _CHUNK = 512  # points that one compiled program serves, whatever their number
 
 
 def evaluated(function: Any, prior: Any, x: Any) -> Any:
-    """
-    Evaluate a prior in float64, a chunk of points at a time.
-
-    Parameters
-    ----------
-    function : callable
-        :func:`cdf_of` or :func:`density_of`.
-    prior : Prior
-        P0.
-    x : array_like
-        Where.
-
-    Returns
-    -------
-    ndarray
-        Values, of the shape of x.
-    """
+    """Evaluate a prior in float64, a chunk of points at a time."""
     x = np.asarray(x, float)
     chunks = np.pad(x.ravel(), (0, -x.size % _CHUNK), constant_values=0.5).reshape(-1, _CHUNK)
     with jax.enable_x64(True):

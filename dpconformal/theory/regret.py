@@ -84,20 +84,6 @@ def bin_cost(width: float, bins: Any, rounding: str) -> Any:
 
     A score s is noted as s̃, the upper edge of its bin or its centre. The difference l(r, s) - l(u, s) of two losses has
     slopes -1, 0 and 1 in s, so that it changes by |s - s̃| at most.
-
-    Parameters
-    ----------
-    width : float
-        R, the width of the support.
-    bins : array_like
-        How many.
-    rounding : {"up", "nearest"}
-        Where a score counts.
-
-    Returns
-    -------
-    ndarray or float
-        R/bins, or R/(2 bins).
     """
     check_rounding("rounding", rounding)
     return width / bins if rounding == "up" else width / (2 * bins)

@@ -9,24 +9,7 @@ def least_between(edges: Any, values: Any, a: Any, b: Any) -> Any:
     """
     Least value of a step function on segments [a, b].
 
-    Parameters
-    ----------
-    edges : ndarray, shape (K + 1,)
-        Ascending.
-    values : ndarray, shape (K,)
-        On each step.
-    a, b : array_like
-        Ends within the edges, a ≤ b. A step that a segment only touches does not count.
-
-    Returns
-    -------
-    ndarray
-        Minima, in O(1) each after O(K log K).
-
-    Examples
-    --------
-    >>> least_between(np.arange(4.0), np.array([3.0, 1.0, 2.0]), [0.0, 0.2], [1.0, 1.5])
-    array([3., 1.])
+    ``a, b``: Ends within the edges, a ≤ b. A step that a segment only touches does not count.
     """
     last = values.size - 1
     first = np.clip(np.searchsorted(edges, a, side="right") - 1, 0, last)
