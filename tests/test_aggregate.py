@@ -245,7 +245,7 @@ def test_bad_weights_are_nan_and_are_not_saved(tmp_path):
     state = dpc.replay(mixture, scores, [0.5]).state
     cut = tuple(jax.tree.map(lambda leaf: leaf[:0], own) for own in state.learners)
     for bad, message in (
-        (state._replace(log_weights=state.log_weights * np.nan), "log_weights must be finite"),
+        (state._replace(log_weights=state.log_weights * np.nan), r"log_weights\[0, 0\] = nan: must be finite"),
         (state._replace(seen=state.seen + 1), r"state\.seen must be that of every learner"),
         (state._replace(learners=cut), r"state\.learners are not those of this Aggregate"),
     ):
