@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
 def bin_of(
@@ -28,9 +28,21 @@ def bin_of(
 
 def edge_of(low: Float[Array, ""], high: Float[Array, ""], k: Float[Array, "*n"], bins: int) -> Float[Array, "*n"]:
     """Compute edges of equal bins: the same bits in every program, and the last one is the end of the support."""
-    # XLA turns a division by one number into a product with its rounded inverse. It cannot, behind a barrier.
-    size = lax.optimization_barrier(jnp.full(k.shape, bins, low.dtype))
-    return jnp.where(k == bins, high, part_way(low, high, k, size))
+    # XLA turns a division by one number into a product with its rounded inverse. It cannot, behind a barrier, if every
+    # axis that `vmap` may add is there.
+    size = lax.optimization_barrier(jnp.broadcast_to(low - low + high - high + bins, k.shape).astype(low.dtype))
+    # On [-5, 5] the sum low + part rounds twice, and may be the neighbour of the decimal that is meant. Where products
+    # are exact there is a better way, and a fused multiplication and addition changes no bit of it.
+    over = (low * bins + k * (high - low)) / size
+    edges = jnp.where(_has_few_digits(low, high, bins), over, part_way(low, high, k, size))
+    return jnp.where(k == bins, high, edges)
+
+
+def _has_few_digits(low: Float[Array, ""], high: Float[Array, ""], bins: int) -> Bool[Array, ""]:
+    """Whether multiples of the ends and of the width, up to ``bins`` times, and their sums need no rounding."""
+    most = bins * (jnp.abs(low) + jnp.abs(high))
+    digit = most / jnp.frexp(most)[0] * jnp.finfo(low.dtype).eps / 2  # a power of two, so nothing here is rounded
+    return (digit > 0) & (jnp.round(low / digit) * digit == low) & (jnp.round(high / digit) * digit == high)
 
 
 def part_way(

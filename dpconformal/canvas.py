@@ -29,7 +29,7 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'dpconformal[plots]'") from error
+        raise ImportError("plots need matplotlib: pip install '.[plots]' in a clone of dpconformal") from error
     return plt
 
 

@@ -125,7 +125,7 @@ def conformalize(
     """
     check_score(score)
     delay = checked_delay(delay)
-    extra = {} if noise is None else {"noise": noise}
+    extra, told = {} if noise is None else {"noise": noise}, mask
     if mask is None:
         scores = score(predictions, labels, **extra)
     else:
@@ -137,6 +137,8 @@ def conformalize(
         check_not_column("labels", rounds, "conformalize", delay)
     for name, given in [*_arrays("predictions", predictions), ("labels", labels)]:
         check_time_index(name, given, len(rounds) - 1)
+    for name, given in (("mask", told), ("noise", noise)):
+        check_time_index(name, given)
     batch = leading_axes(delay, rounds[:-1])
     if score.sides == 2 and len(batch) >= len(rounds):  # axes of the delays come after that of the sides
         new = (2, *(1,) * (len(batch) - len(rounds) + 1), *rounds)

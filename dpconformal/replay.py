@@ -154,6 +154,7 @@ def replay_batch(
     if scores.ndim == 0:
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     shape, batch = scores.shape, leading_axes(delay, scores.shape[:-1])
+    _check_times_beside(levels, mask, context, shape)
     if not is_traced(scores):
         kept_rounds = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
         check_memory(learner, (*batch, kept_rounds), levels, float_dtype(scores), keep)
@@ -200,6 +201,15 @@ def replay_batch(
 def _on_device(leaf: Any) -> Array:
     """Hand an array that nobody else has to JAX, which may use its memory as it is; ``asarray`` would compile."""
     return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf, may_alias=True)
+
+
+def _check_times_beside(levels: Any, mask: Any, context: Any, shape: tuple[int, ...]) -> None:
+    """Refuse what comes with the scores if it has times that are out of order: it is read by position."""
+    if np.ndim(levels) == 2:
+        check_time_index("levels", levels, 0)
+    check_time_index("mask", mask)
+    has_batch = hasattr(context, "shape") and tuple(context.shape[: len(shape)]) == shape
+    check_time_index("context", context, len(shape) - 1 if has_batch else 0)
 
 
 def _check_totals(support: Any, scores: Any) -> None:

@@ -1,5 +1,9 @@
 """Every belief against its naive oracle."""
 
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
@@ -8,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpconformal as dpc
+from dpconformal.beliefs.bins import bin_edges, bin_index
 
 SCHEDULES = {
     "inverse_sqrt": (dpc.schedules.InverseSqrt(), lambda t: t**-0.5),
@@ -129,6 +134,26 @@ def test_rounding_up_raises_a_threshold_by_one_bin_at_most(scores, levels, bins)
     on_edges = edges[np.minimum((padded * bins).astype(int) + 1, bins)]  # these do not move
     exact, up = (thresholds(one, on_edges, levels) for one in (dpc.Exact(prior, a), dpc.Quantized(bins, prior, a)))
     np.testing.assert_allclose(up, exact, atol=1e-12)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("x64", [False, True])
+def test_decimals_are_edges_of_bins_on_signed_supports(x64):
+    """Found: on [-5, 5] edges were rounded twice, and 44 of a hundred decimals were not the edge that was meant."""
+    dtype, bins = (np.float64 if x64 else np.float32), 100
+    supports = [(-5.0, 5.0), (-3.0, 7.0), (-0.5, 0.5), (100.0, 200.0), (0.0, 1.0)]
+    with jax.enable_x64(x64):
+        ends = np.array(supports, dtype).T
+        each = [np.asarray(bin_edges((low, high), bins, dtype)) for low, high in ends.T]
+        # A division by a number that every row shares would be rounded otherwise.
+        swept = jax.vmap(lambda low, high: bin_edges((low, high), bins, dtype))(*ends)
+        for (low, high), edges, row in zip(supports, each, np.asarray(swept), strict=True):
+            exact = [Fraction(low) + Fraction(high - low) * k / bins for k in range(bins + 1)]
+            decimals = np.array(exact, dtype)
+            np.testing.assert_array_equal(edges, decimals)
+            np.testing.assert_array_equal(row, decimals)
+            index = bin_index(jnp.asarray(decimals), (low, high), bins, "up")
+            np.testing.assert_array_equal(index, np.maximum(np.arange(bins + 1) - 1, 0))
 
 
 @pytest.mark.core

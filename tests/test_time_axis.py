@@ -112,6 +112,31 @@ def test_times_that_go_back_are_named(name):
             call()
 
 
+def test_what_comes_with_the_scores_is_in_order_too():
+    """Found: a mask, a context or levels by round, newest first, were applied to the wrong rounds in silence."""
+    missing, groups = pd.Series(np.arange(T) < 3, DAYS)[::-1], pd.Series(np.arange(T) % 2, DAYS)[::-1]
+    levels, noise = pd.DataFrame({"a": np.full(T, 0.5)}, DAYS)[::-1], pd.Series(SCORES, DAYS)[::-1]
+    chances = np.full((T, 2), 0.5)
+
+    def sets(score, **given):
+        return dpc.conformalize(dpc.Exact(), score, chances, np.zeros(T, int), [0.5], **given)
+
+    for name, call in (
+        ("levels", lambda: dpc.replay(dpc.Exact(), SCORES, levels)),
+        ("mask", lambda: dpc.replay(dpc.Exact(), SCORES, [0.5], mask=missing)),
+        ("context", lambda: dpc.replay(dpc.Hierarchical(2), SCORES, [0.5], context=groups)),
+        ("mask", lambda: sets(scores.LAC(), mask=missing)),
+        ("noise", lambda: sets(scores.APS(randomized=True), noise=noise)),
+    ):
+        with pytest.raises(ValueError, match=rf"{name}.index\[1\] = 2024-01-11 comes after 2024-01-12"):
+            call()
+    right = dpc.replay(dpc.Hierarchical(2), SCORES, levels[::-1], context=groups[::-1], mask=missing[::-1])
+    assert right.thresholds.shape == (T, 1)
+    batch = pd.DataFrame(np.zeros((2, T), int), columns=DAYS[::-1])
+    with pytest.raises(ValueError, match=r"context.columns\[1\] = 2024-01-11 comes after"):
+        dpc.replay(dpc.Hierarchical(2), np.stack([SCORES] * 2), [0.5], context=batch)
+
+
 def test_frames_and_arrays_with_times():
     frame = pd.DataFrame(np.stack([SCORES, 1 - SCORES]), columns=DAYS[::-1])
     with pytest.raises(ValueError, match=r"scores.columns\[1\] = 2024-01-11 comes after 2024-01-12"):

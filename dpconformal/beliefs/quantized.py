@@ -46,7 +46,9 @@ class Quantized:
         β in (0, 1): a score k rounds old counts β^k.
     rounding : {"up", "nearest"}
         Where a score counts. "up": at the upper edge of its bin; an edge belongs to the bin below it, and the lower end
-        of the support to the first bin. "nearest", as in the paper: at the centre; an edge belongs to the bin
+        of the support to the first bin. Edges are floating-point numbers: on supports whose ends have few digits those
+        that are meant, but the 0.2 of [0, 0.3] in three bins is 0.19999999999999998, and a score of 0.2 counts at
+        0.3. "nearest", as in the paper: at the centre; an edge belongs to the bin
         above it, and the upper end to the last bin. Then half of a bin's scores lie above the point where
         they count, so that coverage can fall short however long the run is: scores that all lie in the upper half
         of one bin are hardly ever covered.

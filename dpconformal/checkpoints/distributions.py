@@ -49,6 +49,6 @@ def _class(name: Any) -> Any:
     try:
         import numpyro.distributions as known
     except ImportError as error:
-        raise ImportError("this prior needs NumPyro: pip install 'dpconformal[numpyro]'") from error
+        raise ImportError("this prior needs NumPyro: pip install '.[numpyro]' in a clone of dpconformal") from error
     found = vars(known).get(name) if isinstance(name, str) else None
     return found if isinstance(found, type) and issubclass(found, known.Distribution) else None

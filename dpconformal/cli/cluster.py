@@ -30,7 +30,7 @@ def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
         import dask
         from distributed import Client
     except ImportError as error:
-        raise ImportError("panels need Dask: pip install 'dpconformal[panel]'") from error
+        raise ImportError("panels need Dask: pip install '.[panel]' in a clone of dpconformal") from error
     if scheduler is not None and workers is not None:
         raise ValueError(f"--workers {workers} means nothing beside --scheduler {scheduler}: leave one out")
     if workers is not None and workers < 1:

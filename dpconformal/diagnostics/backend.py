@@ -9,4 +9,4 @@ def arviz(part: str) -> Any:
     try:
         return importlib.import_module(f"arviz_{part}")
     except ImportError as error:
-        raise ImportError(f"this needs arviz_{part}: pip install 'dpconformal[arviz]'") from error
+        raise ImportError(f"this needs arviz_{part}: pip install '.[arviz]' in a clone of dpconformal") from error

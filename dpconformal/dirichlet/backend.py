@@ -41,4 +41,4 @@ def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError("this needs NumPyro: pip install 'dpconformal[numpyro]'") from error
+        raise ImportError("this needs NumPyro: pip install '.[numpyro]' in a clone of dpconformal") from error

@@ -83,7 +83,7 @@ def _arch() -> Any:
     try:
         import arch
     except ImportError as error:
-        raise ImportError("GARCH models need arch: pip install 'dpconformal[experiments]'") from error
+        raise ImportError("GARCH models need arch: pip install '.[experiments]' in a clone of dpconformal") from error
     return arch
 
 

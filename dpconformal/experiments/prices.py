@@ -32,7 +32,9 @@ def read_prices(source: Any, column: str = "Open", start: Any = None, end: Any =
     try:
         import pandas as pd
     except ImportError as error:
-        raise ImportError("reading prices needs pandas: pip install 'dpconformal[experiments]'") from error
+        raise ImportError(
+            "reading prices needs pandas: pip install '.[experiments]' in a clone of dpconformal"
+        ) from error
 
     first, last = (None if day is None else _day(name, day) for name, day in (("start", start), ("end", end)))
     if first is not None and last is not None and first > last:
@@ -59,7 +61,9 @@ def _bundled(source: str, column: str) -> _Columns:
     try:
         frame = importlib.import_module(f"arch.data.{source}").load()
     except ImportError as error:
-        raise ImportError(f"{source!r} comes with arch: pip install 'dpconformal[experiments]'") from error
+        raise ImportError(
+            f"{source!r} comes with arch: pip install '.[experiments]' in a clone of dpconformal"
+        ) from error
     place = _position(source, list(frame.columns), column)
     cells = [repr(float(price)) for price in frame.iloc[:, place]]
     return source, list(range(2, len(frame) + 2)), list(frame.index.strftime("%Y-%m-%d")), cells

@@ -132,7 +132,7 @@ class Text:
                 if value is None:
                     what = f"{row[k].strip()!r} is not a number" if row and row[k].strip() else "nothing there"
                     if line == self.blank + 1:  # which might have been meant as a header
-                        what += ", and no name of a column, which begins with a letter"
+                        what += ", and no name of a column, which begins with a letter and is not NA, null or the like"
                     raise ValueError(
                         f"{where}, column {column!r}: {what}; mend it, or choose another column with --column"
                     )
