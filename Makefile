@@ -51,10 +51,10 @@ demo: $(VENV)/.ready
 	@$(BIN)/dpconformal demo
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 coverage: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-fail-under=95
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-fail-under=95
 
 # With optimised programs, as users run them.
 test-core: $(VENV)/.ready
@@ -62,7 +62,7 @@ test-core: $(VENV)/.ready
 
 # What other versions of JAX, NumPyro and ArviZ may change beside the core: the Bayesian half, diagnostics, pages.
 test-versions: test-core
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/test_documents.py tests/test_models.py \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/test_documents.py tests/test_models.py \
 		tests/test_samplers.py tests/test_posterior.py tests/test_choice.py tests/test_calibration.py tests/test_diagnostics.py
 
 test-thorough: $(VENV)/.ready

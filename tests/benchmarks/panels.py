@@ -137,7 +137,9 @@ def workers(name, series, chunk, count):
 
         def everything():
             begin(result, path)
-            return list(write_regions(result, path, dict(enumerate(regions_of(result, ["series"]))), client))
+            done: list[int] = []
+            write_regions(result, path, dict(enumerate(regions_of(result, ["series"]))), client, done.append)
+            return done
 
         client.run(compiled, name, chunk)
         _, wall, _ = timed(everything, 1)
