@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpconformal.checks import is_traced
+
 SHORTEST = 64
 BLOCK = 2048  # rounds: pointers and thresholds of a block stay in a core's own cache
 
@@ -88,14 +90,15 @@ def first_rounds(tree: Any, axis: int, rounds: int) -> Any:
         here = (slice(None),) * axis + (slice(rounds),)
         if _stays(leaf):
             return leaf[here]
-        return jax.device_put(np.ascontiguousarray(np.asarray(leaf)[here]), may_alias=True)
+        place = leaf.sharding if isinstance(leaf, jax.Array) and leaf.committed else None  # where the user wants it
+        return jax.device_put(np.ascontiguousarray(np.asarray(leaf)[here]), place, may_alias=True)
 
     return jax.tree.map(cut, tree)
 
 
 def _stays(leaf: Any) -> bool:
-    """Whether an array should not come to the host: on an accelerator, on several devices, or a random key."""
-    if not isinstance(leaf, jax.Array):
-        return False
+    """Whether an array should not come to the host: traced, on an accelerator or several, or a random key."""
+    if not isinstance(leaf, jax.Array) or is_traced(leaf):
+        return is_traced(leaf)
     devices: Any = leaf.sharding.device_set
     return len(devices) > 1 or next(iter(devices)).platform != "cpu" or jnp.issubdtype(leaf.dtype, jax.dtypes.extended)

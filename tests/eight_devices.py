@@ -8,6 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import dpconformal as dpc
 from dpconformal import devices, scan
+from dpconformal.rounds import Rounds
 
 LEVELS = [0.1, 0.5, 0.9]
 SCORES = np.random.default_rng(3).beta(2, 5, (16, 12))
@@ -81,8 +82,9 @@ def test_devices_do_not_talk():
     layout = devices.layout_of(SCORES)
     learner = dpc.Exact(dpc.priors.Beta(2, 5))  # which inverts its prior in a loop
     state = devices.spread_out(layout, learner.init(12, SCORES.dtype))
-    given = (*devices.everywhere(layout, (learner, jnp.array(LEVELS))), state, devices.lay_out(layout, SCORES))
-    text = scan._scan_apart.lower(scan.thresholds, "all", layout.mesh, *given, None, None, None).compile().as_text()
+    whole = devices.everywhere(layout, (learner, jnp.array(LEVELS), jnp.asarray(12, jnp.int32)))
+    own = devices.lay_out(layout, Rounds(SCORES, None))
+    text = scan._scan_apart.lower(scan.thresholds, "all", layout.mesh, whole, state, own).compile().as_text()
     assert "while" in text
     assert not [word for word in ("all-reduce", "all-gather", "collective", "all-to-all") if word in text]
 

@@ -110,7 +110,7 @@ def test_states_of_another_learner():
     for learner in (dpc.Exact(), dpc.ERM(), dpc.SplitConformal()):
         with pytest.raises(ValueError, match=r"state holds scores from 1 to 7, outside the support \[0, 1\]"):
             learner.quantile(wide, [0.5])
-    with pytest.raises(ValueError, match=r"state.seen = 500: more than the 3 values"):
+    with pytest.raises(ValueError, match=r"state.seen = 500: more than the 64 values"):
         dpc.Exact().quantile(wide._replace(seen=jnp.asarray(500, jnp.int32)), [0.5])
 
 

@@ -544,7 +544,7 @@ dpc.save({str(tmp_path / "narrow.dpc")!r}, learner, narrow)
     assert "jax_enable_x64" in message
     values = dpc.load(tmp_path / "narrow.dpc").state.values  # and with 64 bits a narrow state stays as it is
     assert values.dtype == np.float32
-    np.testing.assert_array_equal(values, np.float32([0.1, 0.2]))
+    np.testing.assert_array_equal(values[:2], np.float32([0.1, 0.2]))
 
 
 # --- Writing

@@ -367,5 +367,5 @@ def test_without_arviz_there_is_a_clear_error(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "arviz_base", None)
-    with pytest.raises(ImportError, match=r"this needs arviz_base: pip install 'dpconformal\[arviz\]'"):
+    with pytest.raises(ImportError, match=r"this needs arviz_base: pip install '\.\[arviz\]'"):
         to_datatree({"posterior": {"mu": np.zeros((2, 5))}})

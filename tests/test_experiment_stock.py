@@ -269,10 +269,10 @@ def test_missing_packages_are_named_with_the_remedy(missing, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "arch"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=r"pip install 'dpconformal\[experiments\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[experiments\]'"):
         read_prices("sp500")
     if missing == "arch":
-        with pytest.raises(ImportError, match=r"pip install 'dpconformal\[experiments\]'"):
+        with pytest.raises(ImportError, match=r"pip install '\.\[experiments\]'"):
             garch_scores(_prices(12), progress=False, cache=False)
 
 

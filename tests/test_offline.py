@@ -243,7 +243,7 @@ def test_on_an_accelerator_a_batch_is_one_vectorised_scan(monkeypatch):
     original = module.drive
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(
-        module, "drive", lambda *given, **named: driven.append(given[3].shape) or original(*given, **named)
+        module, "drive", lambda *given, **named: driven.append(given[3].scores.shape) or original(*given, **named)
     )
     np.testing.assert_allclose(dpc.replay(dpc.Exact(), scores, LEVELS).thresholds, expected, atol=1e-13)
     assert driven == [(3, 21)]
@@ -262,7 +262,7 @@ def test_the_users_scores_are_not_touched_nor_held():
     run = dpc.replay(dpc.Exact(), scores, [0.5])
     scores[:] = 0.0
     np.testing.assert_array_equal(run.scores, before)
-    np.testing.assert_array_equal(run.state.values, np.sort(before))
+    np.testing.assert_array_equal(run.state.values[:5000], np.sort(before))
 
 
 def test_an_error_in_a_worker_reaches_the_caller():

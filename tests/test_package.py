@@ -66,7 +66,7 @@ def test_imports_point_one_way():
         "pytree checks inputs time_axis masking counting learner ranks binning martingales schedules rates priors gaps "
         "pinball totals rounds starting devices delays shifting scan offline ways runs memory replay beliefs baselines "
         "heads groups aggregation checkpoints streams metrics scores models conformal online theory canvas plots "
-        "dirichlet diagnostics experiments report panel compilation catalogue __init__ files tables demo cli "
+        "dirichlet diagnostics experiments report panel compilation catalogue __init__ files visible tables demo cli "
         "__main__"
     )
     layers = names.split()

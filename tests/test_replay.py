@@ -178,7 +178,10 @@ def test_scores_on_edges_are_binned_to_the_bit(dtype):
     levels = np.array([0.5, 0.9], dtype)
     for low, high, bins in ((0.0, 1.0, 100), (-1.0, 4.0, 10), (-3.0, 7.0, 50), (0.1, 0.7, 7)):
         prior, ends = dpc.priors.Uniform(low, high), np.array([low, high], dtype)
-        edges = np.append(ends[0] + np.arange(bins, dtype=dtype) * (ends[1] - ends[0]) / bins, ends[1]).astype(dtype)
+        k, width = np.arange(bins, dtype=dtype), ends[1] - ends[0]
+        # Where nothing but the division rounds, an edge is the decimal that is meant.
+        first = (ends[0] * bins + k * width) / dtype(bins) if low.is_integer() else ends[0] + k * width / dtype(bins)
+        edges = np.append(first, ends[1]).astype(dtype)
         tiny = np.finfo(dtype).tiny
         above, below = (np.where(edges == 0, s * tiny, np.nextafter(edges, dtype(s * np.inf))) for s in (1, -1))
         nearest, up = (dpc.Quantized(bins, prior, rounding=rounding) for rounding in ("nearest", "up"))

@@ -297,7 +297,7 @@ def test_files_read_in_blocks_are_read_the_same(size, monkeypatch, tmp_path):
             read = np.concatenate([block.scores for block in blocks[: blocks.index(block) + 1]] + rest)
             np.testing.assert_array_equal(read, frame["score"])
     array = open_scores(tmp_path / "a.npy")
-    assert [block.names[0] for block in array][-1] == "2"
+    assert [block.names[-1] for block in array][-1] == "2"
     blocks = list(array.blocks(0, 100))
     assert blocks[0].row == 100
     np.testing.assert_array_equal(np.concatenate([block.scores for block in blocks]), np.tile(frame["score"], 3)[100:])

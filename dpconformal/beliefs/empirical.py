@@ -10,14 +10,22 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.empirical_replay import METHOD
-from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, SortedScores, check_sorted, empty, grow, merge, take_in
+from dpconformal.beliefs.sorted_scores import (
+    FIRST_CAPACITY,
+    SortedScores,
+    check_sorted,
+    empty,
+    grow,
+    merge,
+    room_for,
+    take_in,
+)
 from dpconformal.beliefs.weights import Weights, check_precision, check_prior, check_unspoilt
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, whole
 from dpconformal.inputs import as_floats, as_levels, check_not_batched
 from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
-from dpconformal.rounds import padded_length
 
 
 class Empirical:
@@ -40,7 +48,7 @@ class Empirical:
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
         check_not_batched(self)
-        room = FIRST_CAPACITY if rounds is None else padded_length(whole("rounds", rounds, 0))
+        room = FIRST_CAPACITY if rounds is None else room_for(whole("rounds", rounds, 0))
         dtype = dtype or jnp.result_type(float)
         check_precision(self, dtype)
         return empty(max(room, 1), dtype)

@@ -9,7 +9,16 @@ from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.exact_replay import METHOD
-from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, SortedScores, check_sorted, empty, grow, merge, take_in
+from dpconformal.beliefs.sorted_scores import (
+    FIRST_CAPACITY,
+    SortedScores,
+    check_sorted,
+    empty,
+    grow,
+    merge,
+    room_for,
+    take_in,
+)
 from dpconformal.beliefs.weights import check_belief, check_rounds, check_unspoilt, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, whole
 from dpconformal.inputs import as_levels, check_not_batched
@@ -17,7 +26,6 @@ from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
-from dpconformal.rounds import padded_length
 
 
 @register(static=("capacity",))
@@ -80,7 +88,7 @@ class Exact:
         check_rounds(self, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
         if rounds is None:
             return empty(self.capacity or FIRST_CAPACITY, dtype)
-        return empty(max(padded_length(rounds), self.capacity or 1), dtype)
+        return empty(max(room_for(rounds), self.capacity or 1), dtype)
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, also in a batch of states, and check the schedule on them."""

@@ -62,7 +62,9 @@ def processes(workers: int) -> Iterator[Any]:
     try:
         security = Security.temporary()
     except ImportError as error:
-        raise ImportError("--workers needs the package cryptography: pip install 'dpconformal[panel]'") from error
+        raise ImportError(
+            "--workers needs the package cryptography: pip install '.[panel]' in a clone of dpconformal"
+        ) from error
     with (
         dask.config.set(PRIVATE),
         tempfile.TemporaryDirectory() as folder,  # of this user alone: what workers spill to it, they unpickle

@@ -47,7 +47,8 @@ def parquet_source(path: Path, column: str | None, batch: str | None, lone: bool
     def blocks(where: int, row: int) -> Iterator[Block]:
         del where  # a row is a place
         first, start = 0, 0
-        while start < row:  # from the beginning no group is passed over, not even one that claims to have no rows
+        # From the beginning no group is passed over, not even one that claims to have no rows.
+        while start < row and start + groups[first] <= row:
             start += groups[first]
             first += 1
         try:

@@ -125,7 +125,7 @@ class Head:
             return lifted(self.support, thresholds, bins)
         rounds = thresholds.shape[axis]
         longer = lengthened(thresholds, axis, padded_length(rounds) - rounds)
-        return first_rounds(lifted(self.support, longer, bins), axis, rounds)
+        return first_rounds(lifted(self.support, jnp.asarray(longer), bins), axis, rounds)
 
 
 def centred_bins(learner: Any, state: State) -> int | None:
