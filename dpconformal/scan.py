@@ -73,9 +73,9 @@ def drive(
         state = spread(state, rounds.batch) if fresh else state
         return _scan_any(read, keep, learner, state, jax.tree.map(jnp.asarray, rounds), None)
     batch, count = rounds.batch, rounds.length
+    layout = layout_of(rounds.scores) if several_devices() else None  # asks where they are: padding may move them
     # Without any round there is nothing to pad, and nothing to look at.
     real, rounds = jnp.asarray(count, jnp.int32) if count else None, rounds.padded()
-    layout = layout_of(rounds.scores) if several_devices() else None
     if layout is not None:
         begin = spread_out(layout, state) if fresh else lay_out(layout, state)
         whole = everywhere(layout, (learner, rounds.levels, real))
