@@ -12,7 +12,7 @@ from dpconformal.scores.base import namespace, namespace_of_sets, read_threshold
 from dpconformal.scores.edges import outermost
 from dpconformal.scores.intervals import Interval, between
 
-_PAIR = "one label for each prediction"
+_PAIR = "one label for each prediction; one series has both of shape (T,), without an axis of length 1"
 
 
 @register()
