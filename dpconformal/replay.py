@@ -156,8 +156,8 @@ def replay_batch(
     shape, batch = scores.shape, leading_axes(delay, scores.shape[:-1])
     _check_times_beside(levels, mask, context, shape)
     if not is_traced(scores):
-        kept_rounds = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
-        check_memory(learner, (*batch, kept_rounds), levels, float_dtype(scores), keep)
+        held = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
+        check_memory(learner, (*batch, held), levels, float_dtype(scores), keep)
     if mask is None:
         scores = checked_scores(scores, support_of(learner))
     else:

@@ -25,6 +25,13 @@ KEPT = {
 }
 
 
+def test_what_is_compiled_is_counted():
+    # Without this, the test below could not fail where JAX calls the event otherwise.
+    before = len(_compiled)
+    jax.jit(lambda x: 3 * x + 0.125)(np.zeros(17))
+    assert len(_compiled) == before + 1
+
+
 @pytest.mark.parametrize("batch", [(), (3,)])
 @pytest.mark.parametrize("name", KEPT)
 def test_a_new_length_is_not_a_new_program(name, batch):

@@ -130,7 +130,7 @@ def _batch(method: Method, learner: Any, begin: State, fresh: bool, rounds: Roun
     sequences, count = rounds.scores.shape
     observed = np.ones(rounds.scores.shape, bool) if rounds.observed is None else rounds.observed
     longer = rounds._replace(observed=observed).padded()
-    longer.observed[:, count:] = False
+    longer = longer._replace(observed=longer.observed & (np.arange(longer.length) < count))
     shape = (sequences, count, rounds.levels.shape[-1]) if keep == "all" else (0,)
     everything, tuning = aligned(shape, rounds.scores.dtype), method.tune(learner, rounds.scores.dtype)
 
