@@ -2,7 +2,7 @@
 Several devices: the sequences of a batch are independent, so each device scans its own, without a word to the others.
 
 This is about the generic scan of numbers that are there. Traced input is its caller's to place, and the native loops of
-:mod:`dpconformal.offline` use the cores of the host.
+:mod:`dpconformal.engine` use the cores of the host.
 """
 
 import math

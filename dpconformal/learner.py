@@ -1,6 +1,5 @@
-"""The one protocol: a learner predicts thresholds from a state, then observes a score."""
+"""The protocols: a learner predicts thresholds from a state, then observes a score; some learners offer more."""
 
-import inspect
 import math
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,15 +17,10 @@ class Learner(Protocol):
     """
     What :func:`dpconformal.replay` needs of a method: ours, a baseline, or your own.
 
-    A learner is a frozen dataclass registered as a pytree (:func:`dpconformal.pytree.register`).
-    More is used where it is offered: ``support``, the ends of the interval that holds every score;
-    ``init(rounds, dtype)``, a state sized for that many rounds; ``prepare(state, rounds)``, room for more
-    rounds when a state is carried on; ``cdf(state, x, side)``, which makes the learner a *belief* with a PIT;
-    ``recorded(begin, fresh, scores, levels, keep)``, a replay of its own, or None where the scan must do, asked about
-    masked rounds only if it takes ``observed`` too;
-    ``check_levels(levels, why)``, which refuses levels that it cannot answer;
-    ``as_context(context, shape)``, which checks what a replay tells it besides scores and levels, a row a round that
-    ``quantile`` and ``observe`` then take as ``context``.
+    A learner is a frozen dataclass registered as a pytree (:func:`dpconformal.pytree.register`). An attribute
+    ``support``, the ends of the interval that holds every score, is read where there is one. Learners that offer more
+    are one of the protocols below, each of which asks for all of its methods: :class:`SizedLearner`,
+    :class:`BeliefLearner`, :class:`GridOfLevels`, :class:`ContextLearner`, :class:`KernelLearner`.
     """
 
     def init(self) -> State:
@@ -42,25 +36,73 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
+class SizedLearner(Protocol):
+    """A learner whose state depends on the number of rounds, or on the precision of the scores."""
+
+    def init(self, rounds: int | None = None, dtype: Any = None) -> State:
+        """Return the state before any score, for that many rounds in that precision."""
+        ...
+
+    def prepare(self, state: State, rounds: int) -> State:
+        """Return a state, or a batch of them, with room for more rounds; refuse one that cannot be carried on from."""
+        ...
+
+
+@runtime_checkable
+class BeliefLearner(Protocol):
+    """A learner with a cdf: a belief about the next score, which has a PIT."""
+
+    def cdf(self, state: State, x: Numbers, side: str = "right") -> Array:
+        """Probability that the next score is at most x; with ``side="left"`` below x."""
+        ...
+
+
+@runtime_checkable
+class GridOfLevels(Protocol):
+    """A learner that answers some levels only."""
+
+    def check_levels(self, levels: Numbers, why: str = "") -> None:
+        """Refuse other levels; ``why`` tells where they come from, if the user did not ask for them."""
+        ...
+
+
+@runtime_checkable
+class ContextLearner(Protocol):
+    """A learner that is told more than scores: its ``quantile`` and ``observe`` take the ``context`` of the round."""
+
+    def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
+        """Check what a replay over scores of this shape tells, a row a round."""
+        ...
+
+
+@runtime_checkable
+class KernelLearner(Protocol):
+    """A learner with a way through recorded rounds that is faster than the generic scan."""
+
+    def kernel(self, begin: State, fresh: bool, rounds: Any, keep: str) -> tuple[Any, State] | None:
+        """
+        Replay :class:`dpconformal.rounds.Rounds`; None where the generic scan must do.
+
+        ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns
+        thresholds (..., T, A), or with ``keep="summary"`` :class:`dpconformal.totals.Totals`; and the final state.
+        """
+        ...
+
+
 def support_of(learner: Any) -> tuple[Scalar, Scalar]:
     """Return the ends of the interval that holds every score."""
     return getattr(learner, "support", (-math.inf, math.inf))
 
 
 def fresh_state(learner: Any, rounds: int, dtype: Any) -> State:
-    """Return the state before any score, sized for a replay where the learner's ``init`` takes that."""
-    taken = inspect.signature(learner.init).parameters
-    offered = {"rounds": rounds, "dtype": dtype}
-    return learner.init(**{name: value for name, value in offered.items() if name in taken})
+    """Return the state before any score, for a replay of that many rounds."""
+    return learner.init(rounds=rounds, dtype=dtype) if isinstance(learner, SizedLearner) else learner.init()
 
 
 def check_levels(learner: Any, levels: Numbers, why: str = "") -> None:
-    """
-    Let a learner refuse levels that it cannot answer, before anything runs.
-
-    ``why``: Where the levels come from, where the user did not ask for them: a part of the message.
-    """
-    if hasattr(learner, "check_levels"):
+    """Let a learner refuse levels that it cannot answer, before anything runs."""
+    if isinstance(learner, GridOfLevels):
         learner.check_levels(levels, why)
 
 

@@ -10,8 +10,9 @@ from jaxtyping import Array
 from dpconformal.checks import Numbers, as_numbers, is_traced
 from dpconformal.delays import Delayed, Told, checked_delay, leading_axes, taken_up
 from dpconformal.devices import placement
+from dpconformal.engine.run import run_replay
 from dpconformal.inputs import as_levels, checked_scores, float_dtype
-from dpconformal.learner import Learner, State, check_levels, support_of
+from dpconformal.learner import ContextLearner, Learner, State, check_levels, support_of
 from dpconformal.masking import masked_scores, round_counts
 from dpconformal.memory import check_memory
 from dpconformal.rounds import Rounds
@@ -20,7 +21,6 @@ from dpconformal.shifting import arriving, on_their_way, spread_rounds
 from dpconformal.starting import starting_state
 from dpconformal.time_axis import check_not_column, check_time_index
 from dpconformal.totals import Totals
-from dpconformal.ways import go_through
 
 __all__ = ["Replay", "Summary", "replay"]
 
@@ -183,7 +183,7 @@ def replay_batch(
         waiting = waiting and waiting._replace(scores=waiting.scores.astype(scores.dtype))
         rest = on_their_way(learner, delay, own, waiting)
         rounds = rounds._replace(feedback=arriving(learner, delay, own, waiting))
-    kept, end = go_through(learner, begin, start is None, rounds, keep, method)
+    kept, end = run_replay(learner, begin, start is None, rounds, keep, method)
     if rest is not None:
         end = Delayed(end, jnp.broadcast_to(jnp.asarray(delay, jnp.int32), batch), jax.tree.map(jnp.asarray, rest))
     if keep == "summary":
@@ -237,7 +237,7 @@ def _summary(totals: Totals, rounds: Any, end: State, levels: Array, learner: An
 def _checked_context(learner: Any, context: Any, shape: tuple[int, ...]) -> Any:
     if isinstance(context, np.ma.MaskedArray):
         raise ValueError("context is a masked array, whose mask would be lost: fill it, or drop the masked rounds")
-    if hasattr(learner, "as_context"):
+    if isinstance(learner, ContextLearner):
         return learner.as_context(context, shape)
     if context is not None:
         raise ValueError(f"context is given, and {type(learner).__name__} takes none")

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.counting import check_countable
-from dpconformal.learner import Learner, State, fresh_state
+from dpconformal.learner import Learner, SizedLearner, State, fresh_state
 
 
 def starting_state(learner: Learner, scores: Any, state: State) -> tuple[Any, State]:
@@ -44,8 +44,7 @@ def starting_state(learner: Learner, scores: Any, state: State) -> tuple[Any, St
         return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
     state = jax.tree.map(widen, state)
-    prepare = getattr(learner, "prepare", None)
-    return scores.astype(dtype), prepare(state, rounds) if prepare else state
+    return scores.astype(dtype), learner.prepare(state, rounds) if isinstance(learner, SizedLearner) else state
 
 
 def spread(state: State, batch: tuple[int, ...]) -> State:

@@ -12,8 +12,8 @@ from scipy import stats
 
 import dpconformal as dpc
 from dpconformal import metrics
+from dpconformal.engine.linked_list import running_order_statistic
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.offline.order_statistics import running_order_statistic
 
 LEVELS = np.array([0.1, 0.5, 0.9])
 RUN = dpc.replay(dpc.Exact(), sequences(50)["skewed"], LEVELS)

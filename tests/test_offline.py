@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpconformal as dpc
-from dpconformal.offline import rounds as rounds_module
-from dpconformal.offline import workers
+from dpconformal.beliefs import kernels
+from dpconformal.engine import arrivals, kernel, pointer_loop, threads
 
 RNG = np.random.default_rng(5)
 SWINGING = dpc.schedules.Custom(lambda t: jnp.where(t % 2 == 0, 0.9, 0.02))  # every pointer jumps every round
@@ -38,11 +38,11 @@ VARIANTS = {
 def small_work(monkeypatch, block=32, count=3):
     """Blocks and stretches of a few rounds, and several cores, so that short sequences meet every boundary."""
     with monkeypatch.context() as patch:
-        for module in (rounds_module, dpc.offline.arrivals, dpc.beliefs.exact_replay):
+        for module in (pointer_loop, kernel, arrivals, kernels):
             patch.setattr(module, "BLOCK", block)
-        patch.setattr(dpc.beliefs.quantized_replay, "LONGEST", 2 * block)
-        patch.setattr(workers, "cores", lambda: count)
-        patch.setattr(rounds_module, "cores", lambda: count)
+        patch.setattr(kernels, "LONGEST", 2 * block)
+        patch.setattr(threads, "cores", lambda: count)
+        patch.setattr(kernel, "cores", lambda: count)
         jax.clear_caches()
         yield
     jax.clear_caches()
@@ -118,7 +118,7 @@ def test_batches(name, monkeypatch):
     np.testing.assert_allclose(run.thresholds, alone, atol=1e-14)
     further = both(VARIANTS[name], scores[..., ::-1], state=run.state)
     assert (further.state.seen == 80).all()
-    monkeypatch.setattr(workers, "BYTES", 3 * 40 * 8 * 8)  # memory for a few sequences at a time
+    monkeypatch.setattr(threads, "BYTES", 3 * 40 * 8 * 8)  # memory for a few sequences at a time
     np.testing.assert_array_equal(dpc.replay(VARIANTS[name], scores, LEVELS).thresholds, run.thresholds)
 
 
@@ -270,5 +270,5 @@ def test_an_error_in_a_worker_reaches_the_caller():
         raise ZeroDivisionError("here")
 
     with pytest.raises(ZeroDivisionError, match="here"):
-        workers.in_threads([lambda: 1, fail, lambda: 3])
-    assert workers.in_threads([lambda: 1, lambda: 2, lambda: 3, lambda: 4, lambda: 5]) == [1, 2, 3, 4, 5]
+        threads.in_threads([lambda: 1, fail, lambda: 3])
+    assert threads.in_threads([lambda: 1, lambda: 2, lambda: 3, lambda: 4, lambda: 5]) == [1, 2, 3, 4, 5]

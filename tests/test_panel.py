@@ -10,7 +10,7 @@ import xarray as xr
 from cases import sequences
 
 import dpconformal as dpc
-from dpconformal.offline import driver, workers
+from dpconformal.engine import kernel, threads
 from dpconformal.panel import judging
 from dpconformal.panel.judging import METRICS, least_loss, totals_of
 
@@ -185,12 +185,12 @@ def test_one_program_for_all_chunks_and_lengths():
     ragged = xr.DataArray(
         np.where(np.arange(33) < ends[:, None], rng.random((37, 33)), np.nan), dims=["series", "time"]
     )
-    before = driver._run_each._cache_size()
+    before = kernel._run_each._cache_size()
     given = ragged.chunk(series=5)  # the last chunk has two
     dpc.replay_panel(
         given, dpc.Exact(), [0.11, 0.37, 0.5, 0.53, 0.59, 0.61, 0.67, 0.71, 0.73], mask=given.isnull()
     ).compute(scheduler="synchronous")
-    assert driver._run_each._cache_size() == before + 1
+    assert kernel._run_each._cache_size() == before + 1
 
 
 def test_32_bits_stay_32_bits(scores):
@@ -205,12 +205,12 @@ def test_32_bits_stay_32_bits(scores):
 
 def test_a_task_keeps_to_one_core(monkeypatch, scores):
     seen = []
-    for module in (driver, judging):
+    for module in (kernel, judging):
         real = module.blocks_of_sequences
         monkeypatch.setattr(
-            module, "blocks_of_sequences", lambda *given, real=real: seen.append(workers.cores()) or real(*given)
+            module, "blocks_of_sequences", lambda *given, real=real: seen.append(threads.cores()) or real(*given)
         )
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     dpc.replay_panel(scores.chunk(store=2), dpc.Exact(), [0.9]).compute()
     assert set(seen) == {1}
     seen.clear()
@@ -235,9 +235,9 @@ def test_scores_lose_what_thresholds_lose(scores):
 
 def test_a_schedule_of_the_users_own_is_compiled_once(scores):
     learner = dpc.Exact(schedule=lambda t: t**-0.3)
-    before = driver._run_each._cache_size()
+    before = kernel._run_each._cache_size()
     dpc.replay_panel(scores.chunk(store=1), learner, [0.5]).compute(scheduler="synchronous")
-    assert driver._run_each._cache_size() == before + 1
+    assert kernel._run_each._cache_size() == before + 1
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0)])

@@ -19,7 +19,7 @@ from dpconformal.binning import part_way
 from dpconformal.checks import Numbers, Scalar, beside, check_within, is_traced, number, places
 from dpconformal.counting import advance
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
-from dpconformal.learner import Learner, State, fresh_state, support_of, usable
+from dpconformal.learner import BeliefLearner, Learner, SizedLearner, State, fresh_state, support_of, usable
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 
@@ -137,7 +137,7 @@ class Aggregate:
         axis = np.ndim(state.seen)
         own = parted(self.learners, state.learners, axis)
         ready = [
-            learner.prepare(one, rounds) if hasattr(learner, "prepare") else one
+            learner.prepare(one, rounds) if isinstance(learner, SizedLearner) else one
             for learner, one in zip(self.learners, own, strict=True)
         ]
         return state._replace(learners=joined(self.learners, ready, axis))
@@ -188,7 +188,7 @@ def _checked(learners: Any) -> tuple[Any, ...]:
     if isinstance(learners, Learner) or not isinstance(learners, Sequence) or not learners:
         raise ValueError(f"Aggregate.learners = {learners!r}: pass a list of beliefs, [Exact(), Exact(discount=0.99)]")
     for i, learner in enumerate(learners):
-        if not isinstance(learner, Learner) or isinstance(learner, type) or not hasattr(learner, "cdf"):
+        if not isinstance(learner, Learner) or isinstance(learner, type) or not isinstance(learner, BeliefLearner):
             name = getattr(learner, "__name__", type(learner).__name__)
             raise ValueError(f"Aggregate.learners[{i}] is {name}: only beliefs, which have a cdf, can be mixed")
         support = support_of(learner)

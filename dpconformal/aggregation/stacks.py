@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from dpconformal.beliefs import Quantized
 from dpconformal.beliefs.bins import BinnedScores
-from dpconformal.learner import State
+from dpconformal.learner import ContextLearner, State
 
 
 class Stack(NamedTuple):
@@ -35,7 +35,7 @@ class Stack(NamedTuple):
 def takes_context(learner: Any) -> bool:
     """Tell whether a learner is told the context of a round; of a mixture, whether any of those in it is."""
     inner = getattr(learner, "learners", None)
-    return hasattr(learner, "as_context") and (inner is None or any(map(takes_context, inner)))
+    return isinstance(learner, ContextLearner) and (inner is None or any(map(takes_context, inner)))
 
 
 def stacked(learners: Sequence[Any]) -> list[Stack]:

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.beliefs.empirical_replay import METHOD
+from dpconformal.beliefs.kernels import EMPIRICAL
 from dpconformal.beliefs.sorted_scores import (
     FIRST_CAPACITY,
     SortedScores,
@@ -22,10 +22,11 @@ from dpconformal.beliefs.sorted_scores import (
 )
 from dpconformal.beliefs.weights import Weights, check_precision, check_prior, check_unspoilt
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, whole
+from dpconformal.engine.kernel import run_kernel
 from dpconformal.inputs import as_floats, as_levels, check_not_batched
-from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
+from dpconformal.rounds import Rounds
 
 
 class Empirical:
@@ -40,10 +41,9 @@ class Empirical:
         del dtype
         return 0.0
 
-    @property
-    def offline(self) -> Method:
-        """How to replay without a scan."""
-        return METHOD
+    def kernel(self, begin: SortedScores, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, SortedScores] | None:
+        """Replay in native loops; None where they cannot."""
+        return run_kernel(EMPIRICAL, self, begin, fresh, rounds, keep)
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.exact_replay import METHOD
+from dpconformal.beliefs.kernels import EXACT
 from dpconformal.beliefs.sorted_scores import (
     FIRST_CAPACITY,
     SortedScores,
@@ -21,11 +21,12 @@ from dpconformal.beliefs.sorted_scores import (
 )
 from dpconformal.beliefs.weights import check_belief, check_rounds, check_unspoilt, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, whole
+from dpconformal.engine.kernel import run_kernel
 from dpconformal.inputs import as_levels, check_not_batched
-from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
+from dpconformal.rounds import Rounds
 
 
 @register(static=("capacity",))
@@ -76,10 +77,11 @@ class Exact:
         """Ends of the interval that holds every score."""
         return self.prior.support
 
-    @property
-    def offline(self) -> Method | None:
-        """How to replay without a scan; None if the schedule's function closes over a traced value."""
-        return None if closes_over_traced(self.schedule) else METHOD
+    def kernel(self, begin: SortedScores, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, SortedScores] | None:
+        """Replay in native loops; None for a schedule whose function closes over a traced value."""
+        if closes_over_traced(self.schedule):
+            return None
+        return run_kernel(EXACT, self, begin, fresh, rounds, keep)
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""

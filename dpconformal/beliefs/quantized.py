@@ -11,16 +11,17 @@ from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_index, check_rounding
-from dpconformal.beliefs.quantized_replay import METHOD
+from dpconformal.beliefs.kernels import QUANTIZED
 from dpconformal.beliefs.weights import check_belief, check_rounds, check_unspoilt, closes_over_traced, weights_of
 from dpconformal.checks import Numbers, Scalar, is_traced, places, whole
 from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
+from dpconformal.engine.kernel import run_kernel
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import usable
-from dpconformal.offline.driver import Method
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
+from dpconformal.rounds import Rounds
 
 
 @register(static=("bins", "rounding"))
@@ -82,10 +83,11 @@ class Quantized:
         """Ends of the interval that holds every score."""
         return self.prior.support
 
-    @property
-    def offline(self) -> Method | None:
-        """How to replay without a scan; None if the schedule's function closes over a traced value."""
-        return None if closes_over_traced(self.schedule) else METHOD
+    def kernel(self, begin: BinnedScores, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, BinnedScores] | None:
+        """Replay in native loops; None for a schedule whose function closes over a traced value."""
+        if closes_over_traced(self.schedule):
+            return None
+        return run_kernel(QUANTIZED, self, begin, fresh, rounds, keep)
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> BinnedScores:
         """Return the state before any score."""

@@ -58,7 +58,7 @@ class SlidingERM:
         """Ends of the interval that holds every score."""
         return self.prior.support
 
-    def init(self, dtype: Any = None) -> Window:
+    def init(self, rounds: int | None = None, dtype: Any = None) -> Window:
         """Return the state before any score."""
         check_not_batched(self)
         dtype = dtype or jnp.result_type(float)

@@ -12,8 +12,8 @@ from dpconformal.beliefs.empirical import Empirical, check_ends
 from dpconformal.beliefs.sorted_scores import SortedScores, check_sorted
 from dpconformal.beliefs.weights import Weights, check_prior
 from dpconformal.checks import Numbers, Scalar, is_traced, number
+from dpconformal.engine.fenwick import empirical_thresholds
 from dpconformal.inputs import as_floats, as_levels
-from dpconformal.offline.order_tree import judged
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 
@@ -219,7 +219,7 @@ def _quantile(learner: Any, state: SortedScores, levels: Array) -> Array:
     wanted = jnp.maximum(levels - learner.edge(levels.dtype), jnp.finfo(levels.dtype).tiny)
     # Sums of many masses are off by rounding, so that the last score may seem not to reach what it does reach.
     place = jnp.minimum(jnp.searchsorted(share, wanted), jnp.maximum(state.seen - 1, 0))
-    return judged(learner, state.values[place], total, levels)
+    return empirical_thresholds(learner, state.values[place], total, levels)
 
 
 @jax.jit(static_argnames="side")

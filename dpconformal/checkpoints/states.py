@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.checkpoints.precision import as_jax
 from dpconformal.checks import is_traced
 from dpconformal.delays import Delayed, Told, taken_up
-from dpconformal.learner import State, fresh_state
+from dpconformal.learner import ContextLearner, SizedLearner, State, fresh_state
 
 _MOST = 2**31  # bytes of an empty state that a learner without one may ask for
 
@@ -76,7 +76,7 @@ def check_waiting(learner: Any, state: Delayed) -> None:
     context = state.waiting.context
     taken_up(learner, state, delay, delay.shape, context)
     if context is not None:
-        if not hasattr(learner, "as_context"):
+        if not isinstance(learner, ContextLearner):
             raise ValueError(f"state.waiting.context is there, and {type(learner).__name__} takes none")
         if np.shape(context)[: scores.ndim] != scores.shape:
             raise ValueError(f"state.waiting.context has shape {np.shape(context)}, and the scores {scores.shape}")
@@ -96,7 +96,7 @@ def check_state(learner: Any, state: State) -> None:
             raise ValueError(f"state{name} has shape {shape}, which does not fit the other parts of the state")
     if 0 in batch:
         return
-    if hasattr(learner, "prepare"):
+    if isinstance(learner, SizedLearner):
         learner.prepare(state, 0)
     state.check(learner)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from dpconformal.offline.workers import cores
+from dpconformal.engine.threads import cores
 
 SECONDS = 20  # to wait for a scheduler, and for its first worker
 # Whoever reaches a port of Dask's can run code here. Between processes it asks for a certificate that is made for the

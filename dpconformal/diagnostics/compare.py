@@ -8,6 +8,7 @@ import numpy as np
 from dpconformal.checks import Numbers, as_numbers, whole
 from dpconformal.diagnostics.jackknife import jackknife_error, leave_out_blocks
 from dpconformal.inputs import as_levels
+from dpconformal.learner import BeliefLearner
 from dpconformal.pinball import pinball
 from dpconformal.replay import replay
 
@@ -131,7 +132,7 @@ def _measured(
     parts["crps"] = np.full((len(learners), datasets), np.nan)
     for i, learner in enumerate(learners.values()):
         # One level more, above all that are finite for split conformal, shows whether the CRPS is.
-        grid = np.append(_GRID, 1 - 0.5 / (rounds + 1)) if hasattr(learner, "cdf") else np.zeros(0)
+        grid = np.append(_GRID, 1 - 0.5 / (rounds + 1)) if isinstance(learner, BeliefLearner) else np.zeros(0)
         everything = np.append(levels, grid)
         for begin in range(0, datasets, size):
             here = np.arange(begin, begin + size) % datasets  # the last block is filled up: one program serves all

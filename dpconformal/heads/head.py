@@ -10,13 +10,13 @@ from jaxtyping import Array, Float
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_edges, bin_index
 from dpconformal.checks import Numbers, Scalar, is_traced
+from dpconformal.engine.run import slices_with_room
 from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
 from dpconformal.replay import replay_batch
 from dpconformal.rounds import Rounds, first_rounds, lengthened, padded_length
 from dpconformal.starting import spread
 from dpconformal.totals import joined, totals_of
-from dpconformal.ways import stretches
 
 
 class Head:
@@ -70,19 +70,17 @@ class Head:
             return jnp.full_like(levels, jnp.nan)
         return lifted(self.support, self.learner.quantile(state, asked), centred_bins(self.learner, state))
 
-    def recorded(self, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
+    def kernel(self, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
         """
         Replay recorded scores: the levels of all rounds are known beforehand, so that the belief's fast ways serve.
 
-        Returns thresholds or totals and the final state, as :func:`dpconformal.ways.go_through`. None where the generic
-        scan must do: for sequences of a batch that have, or may have, seen unequal numbers of scores before some round,
-        for totals inside ``jit``, and where there is no score at all.
+        Returns thresholds or totals and the final state, as :func:`dpconformal.engine.run.run_replay`. None where the
+        generic scan must do: for sequences of a batch that have, or may have, seen unequal numbers of scores before
+        some round, and for totals inside ``jit``.
         """
         check_not_batched(self)
         scores, levels, observed = rounds.scores, rounds.levels, rounds.observed
         traced = is_traced(self, scores, levels)
-        if not scores.size:
-            return None
         known = None if fresh or is_traced(begin.seen) else np.unique(np.asarray(begin.seen))
         unequal = known is not None and (known.size != 1 or known[0] < 0)
         unknown = (rounds.batch and not fresh and known is None) or is_traced(observed)
@@ -96,7 +94,7 @@ class Head:
         counts = first + (np.cumsum(told) - told).astype(begin.seen.dtype)
         whole = rounds._replace(levels=levels if is_traced(levels) else np.asarray(levels, float))
         parts = []
-        for here in [slice(rounds.length)] if keep == "all" else stretches(rounds):
+        for here in [slice(rounds.length)] if keep == "all" else slices_with_room(rounds):
             own = whole.part(here)
             asked = self._asked_in(counts[here], own.levels)
             mask = None if own.observed is None else ~told[here]

@@ -83,7 +83,7 @@ def crps(run: Replay, points: int = 256) -> Any:
 
 def _require_learner(run: Replay, method: str) -> None:
     arrays_of(run)
-    if run.learner is None or not hasattr(run.learner, method):
+    if run.learner is None or getattr(run.learner, method, None) is None:
         owner = "run.learner is None" if run.learner is None else f"{type(run.learner).__name__} has no {method}"
         raise ValueError(f"{owner}: this metric goes through the learner's beliefs again; use a run of a belief")
 

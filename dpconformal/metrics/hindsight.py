@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.offline.order_statistics import running_order_statistic
+from dpconformal.engine.linked_list import running_order_statistic
 from dpconformal.pinball import pinball
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dpconformal.offline.workers import on_one_core
+from dpconformal.engine.threads import on_one_core
 from dpconformal.panel.checking import check_block
 from dpconformal.panel.judging import METRICS, least_loss, means_of_totals, totals_of
 from dpconformal.replay import replay_batch

@@ -10,7 +10,6 @@ from dpconformal.beliefs import Quantized
 from dpconformal.checks import as_numbers
 from dpconformal.inputs import checked_scores, float_dtype
 from dpconformal.learner import State, fresh_state, support_of
-from dpconformal.offline.driver import Method
 from dpconformal.panel.checking import check_block
 from dpconformal.replay import replay
 from dpconformal.time_axis import check_time_index
@@ -100,21 +99,7 @@ def _part(job: _Job, start: int, scores: np.ndarray) -> State:
     with jax.enable_x64(job.wide):
         check_block([job.learner], scores, None, ["index"], [], np.arange(start, start + scores.size))
         scores = np.asarray(checked_scores(scores, support_of(job.learner)))
-        method, begin = getattr(job.learner, "offline", None), job.begin
-        if method is None or not scores.size:
-            return _on_host(replay(job.learner, scores, [0.5], state=begin, keep="summary").state)
-        filled = np.full((1, job.size), scores[-1])
-        filled[0, : scores.size] = scores
-        observed = None if scores.size == job.size else np.arange(job.size)[None] < scores.size
-        begin = fresh_state(job.learner, job.size, filled.dtype) if begin is None else begin
-        placed = method.place_on_host(job.learner, begin, True, filled, observed)
-        placed, told = jax.tree.map(lambda leaf: leaf[0], (placed, observed))
-        return _on_host(_finished(method, job.learner, begin, placed, scores.size, filled[0], told))
-
-
-@jax.jit(static_argnames="method")
-def _finished(method: Method, learner: Any, begin: State, placed: Any, count: Any, scores: Any, observed: Any) -> State:
-    return method.finish(learner, begin, placed, begin.seen + count.astype(begin.seen.dtype), scores, observed)
+        return _on_host(replay(job.learner, scores, [0.5], state=job.begin, keep="summary").state)
 
 
 def _merged(job: _Job, states: list[State]) -> State:

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from dpconformal.offline.workers import blocks_of_sequences, in_threads
+from dpconformal.engine.threads import blocks_of_sequences, in_threads
 
 METRICS = ("coverage", "loss", "regret", "mean_threshold")
 IN_CACHE = 2**21  # bytes of thresholds that are looked at together

@@ -8,6 +8,7 @@ import numpy as np
 from dpconformal.delays import Delayed
 from dpconformal.experiments.progress import track
 from dpconformal.heads import Head
+from dpconformal.learner import BeliefLearner, ContextLearner
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, replay
 from dpconformal.report.blocks import Blocks, counts_in
@@ -48,7 +49,7 @@ class Curves(NamedTuple):
 
 def answers_every_level(learner: Any) -> bool:
     """Whether one distribution is behind all thresholds, so that any level can be asked for afterwards."""
-    return hasattr(learner, "cdf") or isinstance(learner, Head)
+    return isinstance(learner, (BeliefLearner, Head))
 
 
 def steps_for(learner: Any, sizes: Sequence[Blocks]) -> int | None:
@@ -128,6 +129,6 @@ def _following(learner: Any, state: Any, levels: np.ndarray) -> np.ndarray:
     try:
         return np.asarray(learner.quantile(state, levels), float)
     except ValueError:
-        if hasattr(learner, "as_context"):
+        if isinstance(learner, ContextLearner):
             return nothing
         raise

@@ -6,6 +6,7 @@ import numpy as np
 
 from dpconformal.diagnostics import coverage_curve
 from dpconformal.diagnostics.coverage import clopper_pearson
+from dpconformal.learner import BeliefLearner
 from dpconformal.metrics import coverage, quantile_loss
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
@@ -25,7 +26,7 @@ def series_of(name: str, run: Replay, steps: int | None, progress: bool = False)
     blocks = blocks_of(int(np.shape(run.scores)[0]))
     curves = curves_of(whole, blocks, steps, f"{name}: levels" if name else "levels", progress)
     losses = losses_of(whole, blocks.ends)
-    belief = steps is not None and hasattr(run.learner, "cdf")
+    belief = steps is not None and isinstance(run.learner, BeliefLearner)
     held = {
         "name": name,
         "rounds": blocks.rounds,

@@ -75,7 +75,7 @@ def blocks_of_sequences(count: int, bytes_each: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
-def part(tree: Any, block: slice) -> Any:
+def take_block(tree: Any, block: slice) -> Any:
     """
     Take a block of sequences out of a batch on the host.
 

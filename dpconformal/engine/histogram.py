@@ -6,10 +6,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from dpconformal.engine.arrivals import decay_in_place
+from dpconformal.engine.pointer_loop import Walk, put, take
 from dpconformal.gaps import cdf_of_many, in_order, quantiles_in_gaps
-from dpconformal.offline.arrivals import shrunk_in_place
-from dpconformal.offline.loops import put, take
-from dpconformal.offline.rounds import Walk
 
 
 def bin_walk(
@@ -24,7 +23,7 @@ def bin_walk(
     A pointer is (bin, mass of the bins below it) at the first bin at whose atom the cdf reaches the level. With a
     discount β a round moves a share 1 - β of the mass, and the pointer by about that share of the bins.
 
-    Returns: Over rows :class:`dpconformal.offline.arrivals.Arrivals`: bins are places, and K stands for no score.
+    Returns: Over rows :class:`dpconformal.engine.arrivals.Arrivals`: bins are places, and K stands for no score.
     """
     dtype, count = atoms.dtype, levels.shape[-1]
     low, high = (jnp.asarray(end, dtype) for end in prior.support)
@@ -33,15 +32,15 @@ def bin_walk(
     values = jnp.concatenate([low[None], atoms, high[None]])
     forgets = jnp.issubdtype(masses.dtype, jnp.floating)
 
-    def arrive(masses: Array, row: Any, first: Array) -> Array:
-        if row.shrink is not None:
-            masses = shrunk_in_place(masses, row.shrink, first)
+    def insert(masses: Array, row: Any, first: Array) -> Array:
+        if row.decay is not None:
+            masses = decay_in_place(masses, row.decay, first)
         new = jnp.where(first, row.mass, jnp.zeros_like(row.mass))
         return put(masses, row.place + 1, take(masses, row.place + 1) + new)
 
-    def locate(masses: Array, row: Any, level: Array, pointer: Num[Array, "2"]) -> Num[Array, "2"]:
+    def find(masses: Array, row: Any, level: Array, pointer: Num[Array, "2"]) -> Num[Array, "2"]:
         place, below = pointer[0].astype(jnp.int32), pointer[1]
-        below = below if row.shrink is None else below * row.shrink
+        below = below if row.decay is None else below * row.decay
         below = jnp.where(row.place + 1 < place, below + row.mass, below)
 
         def cdf(place: Array, mass: Array) -> Array:
@@ -72,7 +71,7 @@ def bin_walk(
     store = jnp.pad(masses, 1)
     pointers = jnp.broadcast_to(jnp.array([1, 0], masses.dtype), (count, 2))
 
-    def shrink(masses: Array, pointers: Array, by: Array) -> Any:
-        return masses * by, pointers.at[:, 1].multiply(by)
+    def decay(masses: Array, pointers: Array, factor: Array) -> Any:
+        return masses * factor, pointers.at[:, 1].multiply(factor)
 
-    return Walk(arrive, locate, shrink, store, pointers, not forgets, read)
+    return Walk(insert, find, decay, store, pointers, not forgets, read)

@@ -1,4 +1,9 @@
-"""Exact beliefs with a discount, or with levels that change by round: a binary descent, O(log T) a query."""
+"""
+Masses of the scores in order of size as a Fenwick tree: to insert a score and to find a level are O(log T) each.
+
+Needed where a pointer would have far to walk: with a discount, scores of the distant past weigh nothing and there are
+very many of them between any two that count; and a level of its own each round has no pointer.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +12,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
+from dpconformal.engine.arrivals import Arrivals, decay_in_place
+from dpconformal.engine.pointer_loop import Walk, put, take
+from dpconformal.engine.ranking import NO_PLACE
 from dpconformal.gaps import cdf_of_many, quantiles_in_gaps
-from dpconformal.offline.arrivals import shrunk_in_place
-from dpconformal.offline.loops import put, take
-from dpconformal.offline.rounds import Walk
 
-NO_PLACE = 2**31 - 2
 STRIDE = 2  # halvings in one pass of the loop: fewer passes, and a body that is still small enough to be native
 
 
@@ -30,18 +34,18 @@ def fenwick(masses: Num[Array, " N"]) -> Num[Array, " M"]:
     return total - total[index - (index & -index)]
 
 
-def climb(tree: Num[Array, " M"], row: Any, first: Array) -> Num[Array, " M"]:
+def insert(tree: Num[Array, " M"], row: Any, first: Array) -> Num[Array, " M"]:
     """Add the mass of a score that has arrived to a Fenwick tree."""
     size = tree.shape[0] - 1
 
-    def add(climbing: Any) -> Any:
-        index, tree = climbing
+    def add(state: Any) -> Any:
+        index, tree = state
         return index + (index & -index), put(tree, index, take(tree, index) + row.mass)
 
-    if row.shrink is not None:
-        tree = shrunk_in_place(tree, row.shrink, first)
+    if row.decay is not None:
+        tree = decay_in_place(tree, row.decay, first)
     index = jnp.where(first, row.place, NO_PLACE) + 1
-    return lax.while_loop(lambda climbing: climbing[0] <= size, add, (index, tree))[1]
+    return lax.while_loop(lambda state: state[0] <= size, add, (index, tree))[1]
 
 
 def descend(tree: Num[Array, " M"], is_short: Callable[[Array, Array], Array]) -> Num[Array, "2"]:
@@ -69,6 +73,10 @@ def descend(tree: Num[Array, " M"], is_short: Callable[[Array, Array], Array]) -
     return jnp.stack([_as_mass(passed, mass.dtype), mass])
 
 
+def _multiplied(tree: Array, pointers: Array, factor: Array) -> tuple[Array, Array]:
+    return tree * factor, pointers
+
+
 def tree_walk(
     prior: Any,
     masses: Num[Array, " N"],
@@ -76,10 +84,7 @@ def tree_walk(
     levels: Float[Array, "..."],
 ) -> Walk:
     """
-    Find each level's place anew in every round, by halving.
-
-    Needed where a pointer would have far to walk: with a discount, scores of the distant past weigh nothing and
-    there are very many of them between any two that count; and a level of its own each round has no pointer.
+    Find each level's place anew in every round, by halving; over rows of :class:`Arrivals`.
 
     ``masses``: Of the scores seen before the first round, by their place; 0 for those to come. Counts, or discounted
     sums.
@@ -95,7 +100,7 @@ def tree_walk(
     values = jnp.where(jnp.isfinite(values), values, high)
     values = jnp.concatenate([low[None], values, jnp.full(padding + 1, high, dtype)])
 
-    def locate(tree: Array, row: Any, level: Array, pointer: Any) -> Num[Array, "2"]:
+    def find(tree: Array, row: Any, level: Array, pointer: Any) -> Num[Array, "2"]:
         del pointer  # the last round's answer is of no use
         return descend(
             tree,
@@ -109,12 +114,7 @@ def tree_walk(
         reached = prior_weight * share[passed] + mass
         return quantiles_in_gaps(prior, prior_weight, mass, values[passed], values[passed + 1], reached, levels)
 
-    return Walk(climb, locate, shrink, tree, jnp.zeros((count, 2), tree.dtype), False, read)
-
-
-def shrink(tree: Array, pointers: Array, by: Array) -> Any:
-    """Multiply every mass of a tree."""
-    return tree * by, pointers
+    return Walk(insert, find, _multiplied, tree, jnp.zeros((count, 2), tree.dtype), False, read)
 
 
 def _as_mass(index: Int[Array, ""], dtype: Any) -> Num[Array, ""]:
@@ -125,3 +125,60 @@ def _as_mass(index: Int[Array, ""], dtype: Any) -> Num[Array, ""]:
 def as_index(number: Num[Array, "..."]) -> Int[Array, "..."]:
     """Read an index that travelled beside a mass."""
     return lax.bitcast_convert_type(number, jnp.int32) if number.dtype == jnp.float32 else number.astype(jnp.int32)
+
+
+def order_walk(
+    learner: Any,
+    masses: Num[Array, " N"],
+    values: Float[Array, " N"],
+    levels: Float[Array, "..."],
+) -> Walk:
+    """
+    Find the smallest score such that the scores up to it hold a share ``level`` of the total mass.
+
+    ``learner``: For its support, its answer to no score at all, what it counts at +∞, and how far sums may be off.
+    ``masses``: Of the scores seen before the first round, by their place; 0 for those to come. Counts, or discounted
+    sums. Returns: A walk over rows (:class:`Arrivals` with the total mass in the place of the prior's weight, place of
+    the largest score seen so far). Where the scores together do not reach a level, its threshold is +∞.
+    """
+    dtype, count = values.dtype, levels.shape[-1]
+    tree = fenwick(masses)
+    edge = learner.edge(dtype)
+
+    def insert_here(tree: Array, row: tuple[Arrivals, Array], first: Array) -> Array:
+        return insert(tree, row[0], first)
+
+    def find(tree: Array, row: Any, level: Array, pointer: Any) -> Num[Array, "2"]:
+        del pointer  # the last round's answer is of no use
+
+        def is_short(places: Array, mass: Array) -> Array:
+            del places
+            share = row[0].atom * mass.astype(dtype) / row[0].prior_weight
+            return (mass <= 0) | (share < level - edge)  # places of scores to come hold nothing
+
+        return descend(tree, is_short)
+
+    def read(found: Any, rows: Any, levels: Array) -> Array:
+        arrivals, last = rows
+        total = arrivals.prior_weight[:, None]
+        # Sums of many masses are off by rounding, so that the last score may seem not to reach what it does reach.
+        place = jnp.minimum(as_index(found[..., 0]), last[:, None])
+        return empirical_thresholds(learner, values[place], total, levels)
+
+    return Walk(insert_here, find, _multiplied, tree, jnp.zeros((count, 2), tree.dtype), False, read)
+
+
+def empirical_thresholds(
+    learner: Any, found: Float[Array, "*n"], total: Float[Array, "..."], levels: Float[Array, "..."]
+) -> Float[Array, "*n"]:
+    """
+    Turn the score that a level fell on into its threshold.
+
+    Returns: Thresholds: +∞ where the scores cannot reach the level, the support's lower end for level 0.
+    """
+    positive = jnp.where(total > 0, total, 1)
+    reachable = levels <= (positive - learner.at_infinity) / positive
+    answers = jnp.where(reachable | (learner.at_infinity == 0), found, jnp.inf)
+    answers = jnp.where(total > learner.at_infinity, answers, learner.without_scores(levels))
+    answers = jnp.where(levels > 0, answers, jnp.asarray(learner.support[0], found.dtype))
+    return jnp.where(jnp.isnan(total) | jnp.isnan(levels), jnp.nan, answers)

@@ -1,0 +1,276 @@
+"""
+A belief's kernel in native loops: on every core for a long sequence or a batch, or inside ``jit``, ``vmap``, ``grad``.
+
+The belief offers its loops over one sequence as a :class:`NativeKernel`; what is around them is here, and the same for
+every belief. Every round has a flag that says whether it is observed: padding and missing scores are one thing.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_batching import custom_vmap
+from jaxtyping import Array
+
+from dpconformal.checks import is_traced
+from dpconformal.engine.arrivals import epoch_for
+from dpconformal.engine.threads import aligned, blocks_of_sequences, cores, in_threads, take_block
+from dpconformal.learner import State, usable
+from dpconformal.rounds import BLOCK, Rounds, padded_length
+from dpconformal.scan import drive, thresholds
+from dpconformal.totals import joined
+
+
+class Segment(NamedTuple):
+    """
+    Some rounds of a sequence, that can be replayed without those before them.
+
+    Attributes
+    ----------
+    rounds : slice
+        Which.
+    run : callable
+        Replays them: ``() -> thresholds or totals``. Rounds beyond the segment's own are padding.
+    end : State
+        After them, if they are the last; otherwise None.
+    """
+
+    rounds: slice
+    run: Callable[[], Any]
+    end: State
+
+
+class NativeKernel(NamedTuple):
+    """
+    What a belief offers in the place of a scan. ``begin`` is its state, ``fresh`` whether that has seen nothing.
+
+    A round that is not observed is answered from the counts before it like any other, and leaves no trace. What stands
+    for its score is a number in the support.
+
+    Attributes
+    ----------
+    place : callable
+        ``(begin, fresh, scores (..., T), observed) -> placed``: where the scores belong. NumPy arrays, with leading
+        axes, on the host; one traced sequence inside ``jit``.
+    run : callable
+        ``(learner, begin, placed, counts (T + 1,), rounds, keep, epoch) -> (thresholds or totals, state)`` for one
+        sequence inside ``jit``; ``counts`` are the scores seen before each round and after the last. The epoch is None
+        where the learner is traced, see :func:`dpconformal.engine.arrivals.arrivals_by_round`.
+    segments : callable
+        ``(learner, begin, placed, rounds, keep) -> iterator of Segment`` for one sequence on the host: work for
+        several cores.
+    """
+
+    place: Callable[..., Any]
+    run: Callable[..., tuple[Any, State]]
+    segments: Callable[..., Iterator[Segment]]
+
+
+def run_kernel(
+    kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
+) -> tuple[Any, State] | None:
+    """
+    Replay recorded scores without a scan over the learner's state.
+
+    ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns what is to be
+    kept, with the leading axes of the scores, and the final state; None on an accelerator.
+    """
+    batch, axes = rounds.batch, len(rounds.batch)
+    if jax.default_backend() != "cpu":
+        return None
+    observed = np.ones(rounds.scores.shape, bool) if rounds.observed is None else rounds.observed
+    rounds = Rounds(rounds.scores, rounds.levels, observed)
+    if is_traced(learner, begin, rounds):
+        program = _differentiable(kernel, fresh, keep)
+        for _ in batch:
+            program = jax.vmap(program, in_axes=(None, None if fresh else 0, Rounds(0, None, 0)))
+        return program(learner, begin, jax.tree.map(jnp.asarray, rounds))
+
+    one = rounds.scores.size == rounds.length
+    leading = () if one else (-1,)
+
+    def flat(leaf: Any) -> np.ndarray:
+        return np.asarray(leaf).reshape(leading + leaf.shape[axes:])
+
+    begin = jax.tree.map(np.asarray if fresh else flat, begin)
+    rounds = rounds._replace(scores=flat(rounds.scores), observed=flat(rounds.observed))
+    kept, end = (_run_sequence if one else _run_batch)(kernel, learner, begin, fresh, rounds, keep)
+    kept, end = jax.tree.map(lambda leaf: np.reshape(leaf, batch + leaf.shape[len(leading) :]), (kept, end))
+    # These arrays are nobody else's: JAX may use their memory as it is. Totals are left to the host's precision.
+    put = functools.partial(jax.device_put, may_alias=True)
+    return put(kept) if keep == "all" else kept, put(end)
+
+
+def _run_sequence(
+    kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
+) -> tuple[Any, State]:
+    """Replay one sequence, a segment of rounds per core."""
+    placed = kernel.place(begin, fresh, rounds.scores, rounds.observed)
+    kept = aligned((rounds.length if keep == "all" else 0, rounds.levels.shape[-1]), rounds.scores.dtype)
+
+    def run(segment: Segment) -> Any:
+        found = jax.tree.map(np.asarray, segment.run())
+        if keep == "summary":
+            return found, segment.end
+        kept[segment.rounds] = found[: segment.rounds.stop - segment.rounds.start]
+        return None, segment.end
+
+    segments = kernel.segments(learner, begin, placed, rounds, keep)
+    results = in_threads(functools.partial(run, segment) for segment in segments)
+    end = next(end for _, end in results if end is not None)
+    return (kept if keep == "all" else joined([totals for totals, _ in results])), end
+
+
+class Piece(NamedTuple):
+    """
+    A cut of rounds.
+
+    Attributes
+    ----------
+    rounds : slice
+        Which.
+    padding : int
+        Rounds to add, so that all pieces have one length and share one compiled program.
+    """
+
+    rounds: slice
+    padding: int
+
+
+def pieces(rounds: int, count: int, longest: int | None = None) -> list[Piece]:
+    """Cut rounds into pieces of one length, whole blocks, one piece per core."""
+    wanted = cores() if rounds * count >= 16 * BLOCK else 1
+    length = padded_length(-(-rounds // wanted))
+    length = min(length, longest or length)
+    starts = range(0, rounds, length)
+    return [Piece(slice(at, min(at + length, rounds)), max(at + length - rounds, 0)) for at in starts]
+
+
+def cut_piece(rounds: Rounds, piece: Piece, seen: Any) -> tuple[np.ndarray, Rounds]:
+    """Cut a piece out of a sequence on the host: scores seen before each of its rounds, and the padded rounds."""
+    here, padding = piece
+    own = Rounds(rounds.scores[here], rounds.levels, pad(rounds.observed[here], padding, False))
+    own = own._replace(scores=pad(own.scores, padding, own.scores[-1]))
+    if rounds.levels.ndim == 2:
+        levels = np.asarray(rounds.levels)[here]
+        own = own._replace(levels=pad(levels, padding, levels[-1]))
+    before = seen + seen.dtype.type(np.count_nonzero(rounds.observed[: here.start]))
+    return before + (np.cumsum(own.observed, dtype=seen.dtype) - own.observed), own
+
+
+def pad(column: np.ndarray, padding: int, filler: Any) -> np.ndarray:
+    """Lengthen a column on the host."""
+    if not padding:
+        return column
+    filler = np.broadcast_to(np.asarray(filler, column.dtype), (padding, *column.shape[1:]))
+    return np.concatenate([column, filler])
+
+
+def _run_batch(
+    kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
+) -> tuple[Any, State]:
+    """Replay many sequences, a block of them per core at a time, each by its own native loop."""
+    sequences, count = rounds.scores.shape
+    dtype, levels, padded = rounds.scores.dtype, rounds.levels.shape[-1], rounds.padded()
+    padded = padded._replace(observed=padded.observed & (np.arange(padded.length) < count))
+    everything = aligned((sequences, count, levels) if keep == "all" else (0,), dtype)
+    epoch = epoch_for(learner.discount, dtype)
+
+    def run(block: slice) -> Any:
+        own, scores, observed = take_block((None if fresh else begin, padded.scores, padded.observed), block)
+        own = begin if fresh else own
+        placed = kernel.place(own, fresh, scores, observed)
+        found = _run_each(kernel, fresh, epoch, learner, own, placed, Rounds(scores, padded.levels, observed), keep)
+        used = slice(min(block.stop, sequences) - block.start)
+        kept, end = jax.tree.map(lambda leaf: np.asarray(leaf)[used], found)
+        if keep == "all":
+            everything[block] = kept[:, :count]
+            kept = None
+        return kept, end
+
+    blocks = blocks_of_sequences(sequences, levels * padded.length * dtype.itemsize + 16 * count)
+    results = in_threads(functools.partial(run, block) for block in blocks)
+    kept, end = jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
+    return (everything if keep == "all" else kept), end
+
+
+@jax.jit(static_argnames=("kernel", "fresh", "epoch", "keep"))
+def _run_each(
+    kernel: NativeKernel, fresh: bool, epoch: int, learner: Any, begin: State, placed: Any, rounds: Rounds, keep: str
+) -> tuple[Any, State]:
+    def one(given: Any) -> tuple[Any, State]:
+        own, placed, scores, observed = given
+        own = begin if fresh else own
+        counts = own.seen + _new_before(observed, own.seen.dtype)
+        return kernel.run(learner, own, placed, counts, Rounds(scores, rounds.levels, observed), keep, epoch)
+
+    return lax.map(one, (None if fresh else begin, placed, rounds.scores, rounds.observed))
+
+
+def _new_before(observed: Array, dtype: Any) -> Array:
+    """Count the new scores before each round and after the last, shape (T + 1,)."""
+    return jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(observed, dtype=dtype)])
+
+
+@functools.lru_cache
+def _differentiable(kernel: NativeKernel, fresh: bool, keep: str) -> Callable[..., tuple[Any, State]]:
+    """Build the replay of one sequence as a function that JAX can trace, map and differentiate."""
+
+    @custom_vmap
+    def one(learner: Any, begin: State, rounds: Rounds) -> tuple[Any, State]:
+        return _run_traced(kernel, fresh, keep, learner, begin, rounds)
+
+    @one.def_vmap
+    def map_one(size: int, batched: Any, *given: Any) -> Any:
+        del size
+        leaves, structure = jax.tree.flatten(given)
+        answer = _one_by_one(kernel, fresh, keep, structure, tuple(jax.tree.leaves(batched)), leaves)
+        return answer, jax.tree.map(lambda _: True, answer)
+
+    @jax.custom_jvp
+    def differentiable(learner: Any, begin: State, rounds: Rounds) -> Any:
+        return one(learner, begin, rounds)
+
+    @differentiable.defjvp
+    def derivative(given: Any, tangents: Any) -> Any:  # the generic scan knows how
+        def scan(learner: Any, begin: State, rounds: Rounds) -> tuple[Any, State]:
+            return drive(thresholds, learner, begin, rounds, keep)
+
+        return jax.jvp(scan, given, tangents)
+
+    return differentiable
+
+
+@jax.jit(static_argnames=("kernel", "fresh", "keep"))
+def _run_traced(
+    kernel: NativeKernel, fresh: bool, keep: str, learner: Any, begin: State, rounds: Rounds
+) -> tuple[Any, State]:
+    scores, observed, seen = rounds.scores, rounds.observed, begin.seen
+    low = jnp.asarray(learner.support[0], scores.dtype)
+    valid = usable(scores, learner.support)
+    scores = jnp.where(valid, scores, jnp.where(jnp.isfinite(low), low, 0))
+    # Nothing can raise here: from a bad score on, the count of scores seen is negative.
+    good = lax.cummin(jnp.concatenate([seen[None] >= 0, valid | ~observed]).astype(jnp.int32)) == 1
+    counts = seen + _new_before(observed, seen.dtype)
+    counts = jnp.where(good & (counts >= 0), counts, -1).astype(seen.dtype)  # nor may a count wrap
+    placed = kernel.place(begin, fresh, scores, observed)
+    return kernel.run(learner, begin, placed, counts, rounds._replace(scores=scores), keep, None)
+
+
+@jax.jit(static_argnames=("kernel", "fresh", "keep", "structure", "batched"))
+def _one_by_one(
+    kernel: NativeKernel, fresh: bool, keep: str, structure: Any, batched: tuple[bool, ...], leaves: list[Array]
+) -> tuple[Any, State]:
+    """Map over a batch in turn: vectorised, the loops would no longer be native."""
+    mapped = [leaf for leaf, is_batched in zip(leaves, batched, strict=True) if is_batched]
+
+    def one(own: list[Array]) -> tuple[Any, State]:
+        queue = iter(own)
+        every = [next(queue) if is_batched else leaf for leaf, is_batched in zip(leaves, batched, strict=True)]
+        return _run_traced(kernel, fresh, keep, *jax.tree.unflatten(structure, every))
+
+    return lax.map(one, mapped)

@@ -1,0 +1,151 @@
+"""
+From pointers to thresholds: one loop over rounds and levels that XLA compiles into a single native kernel.
+
+Two facts about XLA on a CPU shape this file. A buffer that is read and then written in a loop body is copied whole, so
+every write here comes first: what a step decides is carried as *pending* and written by the next step. And a loop
+becomes native code only if its body touches few bytes (about a kilobyte, by XLA's own reckoning), so a step handles one
+level of one round, and the numbers that make up a pointer travel as one short row.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, Num
+
+from dpconformal.rounds import BLOCK, Rounds
+from dpconformal.totals import Totals, add_rounds, no_rounds
+
+
+class Walk(NamedTuple):
+    """
+    How pointers, one for each level, follow a store of scores.
+
+    Attributes
+    ----------
+    insert : callable
+        ``(store, row, first) -> store``: take in the score that arrived since the last round. Unless the loops are
+        nested it is called for every level; ``first`` tells the first of them.
+    find : callable
+        ``(store, row, level, pointer) -> pointer``: a level's new place.
+    decay : callable, or None
+        ``(store, pointers, factor) -> (store, pointers)``: multiply every mass. None for counts, which do not fade.
+    store : pytree
+        The evidence before the first round.
+    pointers : Array, shape (A, P)
+        Where the levels' pointers start.
+    nested : bool
+        Whether a loop over levels within one over rounds is still small enough to be native: less work, and more bytes.
+        Otherwise there is one flat loop over both.
+    read : callable
+        ``(pointers (T, A, P), rows (T,), levels (T or 1, A)) -> thresholds (T, A)``.
+    """
+
+    insert: Callable[[Any, Any, Array], Any]
+    find: Callable[[Any, Any, Array, Array], Array]
+    decay: Callable[[Any, Array, Array], Any] | None
+    store: Any
+    pointers: Num[Array, "A P"]
+    nested: bool
+    read: Callable[[Array, Any, Array], Array]
+
+
+def run_blocks(
+    walk: Walk, rows: Any, rounds: Rounds, keep: str, block: int = BLOCK, factors: Float[Array, " N"] | None = None
+) -> Float[Array, "T A"] | Totals:
+    """
+    Run the rounds of a sequence, a block at a time so that working memory stays small.
+
+    ``rows``: What each round brings to the walk. ``factors``: What masses are multiplied by before each block. Rounds
+    that are not observed are answered, and not counted in totals.
+    """
+    levels, length, count = rounds.levels, rounds.length, rounds.levels.shape[-1]
+    block = even_block(length, block)
+    blocks, per_round = -(-length // block), levels.ndim == 2
+
+    def in_blocks(column: Array) -> Array:
+        # With NaN for weights no pointer moves, and what came in before the last round is in the store already.
+        missing = (blocks * block - length, *column.shape[1:])
+        weight = jnp.issubdtype(column.dtype, jnp.floating)
+        filler = jnp.full(missing, jnp.nan, column.dtype) if weight else jnp.broadcast_to(column[-1], missing)
+        return jnp.concatenate([column, filler]).reshape(blocks, block, *column.shape[1:])
+
+    def one_block(carry: Any, given: Any) -> Any:
+        store, pointers, totals = carry
+        rows, scores, observed, own_levels, factor = given
+        asked = own_levels if per_round else levels
+        if factor is not None and walk.decay is not None:
+            store, pointers = walk.decay(store, pointers, factor)
+        store, pointers, found = _loop(walk, store, pointers, rows, asked)
+        thresholds = walk.read(found, rows, asked if per_round else asked[None])
+        if keep == "all":
+            return (store, pointers, totals), thresholds
+        return (store, pointers, add_rounds(totals, thresholds, scores, jnp.atleast_2d(asked), observed)), None
+
+    rows, scores, own_levels = jax.tree.map(in_blocks, (rows, rounds.scores, levels if per_round else None))
+    observed = jnp.pad(rounds.observed, (0, blocks * block - length)).reshape(blocks, block)
+    start = (walk.store, walk.pointers, no_rounds(count, rounds.scores.dtype))
+    (_, _, totals), thresholds = lax.scan(one_block, start, (rows, scores, observed, own_levels, factors))
+    return totals if keep == "summary" else thresholds.reshape(blocks * block, count)[:length]
+
+
+def even_block(rounds: int, longest: int) -> int:
+    """Divide rounds into blocks of one length with little padding."""
+    return -(-rounds // -(-rounds // longest))
+
+
+def _loop(
+    walk: Walk, store: Any, pointers: Num[Array, "A P"], rows: Any, levels: Float[Array, "..."]
+) -> tuple[Any, Num[Array, "A P"], Num[Array, "T A P"]]:
+    """Return the store and the pointers after the last round, and the pointers of every round."""
+    rounds, count = jax.tree.leaves(rows)[0].shape[0], levels.shape[-1]
+    per_round = levels.ndim == 2
+    levels = levels.reshape(-1)
+    none, all_levels, all_rounds = (jnp.asarray(n, jnp.int32) for n in (0, count, rounds))
+    # The record tells where each pointer stood a round ago: entry (t + 1) · A + a is round t, level a.
+    record = jnp.concatenate([pointers, jnp.zeros((rounds * count, pointers.shape[1]), pointers.dtype)])
+    stop = (all_rounds + 1) * all_levels
+
+    def row_of(t: Array) -> Any:
+        return jax.tree.map(lambda column: take(column, t), rows)
+
+    def ask(store: Any, row: Any, entry: Array, a: Array, record: Array, pending: Array) -> tuple[Array, Array]:
+        record = put(record, entry - 1, pending)
+        level = take(levels, entry - all_levels if per_round else a)
+        return record, walk.find(store, row, level, take(record, entry - all_levels))
+
+    def one_round(t: Array, carry: Any) -> Any:
+        store, record, pending = carry
+        row, entry = row_of(t), (t + 1) * all_levels
+        store = walk.insert(store, row, jnp.asarray(True))
+        return store, *lax.fori_loop(
+            none, all_levels, lambda a, c: ask(store, row, entry + a, a, *c), (record, pending)
+        )
+
+    def one_step(entry: Array, carry: Any) -> Any:
+        store, record, pending = carry
+        row, a = row_of(lax.div(entry, all_levels) - 1), lax.rem(entry, all_levels)
+        store = walk.insert(store, row, a == 0)
+        return store, *ask(store, row, entry, a, record, pending)
+
+    start = (store, record, pointers[-1])
+    if walk.nested:
+        store, record, pending = lax.fori_loop(none, all_rounds, one_round, start)
+    else:
+        store, record, pending = lax.fori_loop(all_levels, stop, one_step, start)
+    record = put(record, stop - 1, pending)
+    return store, record[-count:], record[count:].reshape(rounds, count, pointers.shape[1])
+
+
+def take(buffer: Array, index: Int[Array, ""]) -> Array:
+    """Read one entry of a buffer."""
+    start = (index, *(jnp.zeros_like(index),) * (buffer.ndim - 1))
+    return lax.dynamic_slice(buffer, start, (1, *buffer.shape[1:]), allow_negative_indices=False)[0]
+
+
+def put(buffer: Array, index: Int[Array, ""], entry: Array) -> Array:
+    """Write one entry of a buffer: in place where the old buffer is not read again."""
+    start = (index, *(jnp.zeros_like(index),) * (buffer.ndim - 1))
+    return lax.dynamic_update_slice(buffer, entry[None], start, allow_negative_indices=False)
