@@ -19,9 +19,8 @@ from jaxtyping import Array
 # Whatever numpy.asarray takes: lists, numbers, NumPy and JAX arrays, pandas and xarray objects.
 Numbers = Any
 TINY = float(np.finfo(float).tiny)  # the smallest normal number
-# XLA works without subnormal numbers, and divides by multiplying with a reciprocal. Below a width of 1e-292, what it
-# takes for 0 is more than rounding, and here 2e-7 of the width; on a wider support than this, the reciprocal is 0.
-NARROWEST, WIDEST = 1e-301, 1e307
+# Widths of supports, and scales of priors: squares and reciprocals are then far from where numbers end.
+NARROWEST, WIDEST = 1e-100, 1e100
 
 MOST_PLACES = 2**28  # two gigabytes; 2³¹ of them could not be numbered
 

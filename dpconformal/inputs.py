@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from dpconformal.checks import (
     NARROWEST,
-    TINY,
+    WIDEST,
     Numbers,
     Scalar,
     as_numbers,
@@ -73,10 +73,8 @@ def is_interval(support: tuple[Scalar, Scalar], dtype: Any) -> bool:
         low, high = (np.asarray(end, float).astype(dtype) for end in support)
         width = high - low
     kept = all(np.isfinite(own) == np.isfinite(end) for own, end in zip((low, high), support, strict=True))
-    limits = np.finfo(width.dtype)
-    # As for `checks.ordered`, whose limits are those of float64.
-    narrowest = limits.tiny * min(1 / limits.eps, NARROWEST / TINY)
-    sized = not np.isfinite([low, high]).all() or narrowest <= width <= limits.max / 17
+    narrowest, widest = (NARROWEST, WIDEST) if width.dtype.itemsize == 8 else (1e-30, 1e30)
+    sized = not np.isfinite([low, high]).all() or narrowest <= width <= widest
     return bool(low < high and kept and sized and not is_subnormal(low) and not is_subnormal(high))
 
 

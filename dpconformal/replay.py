@@ -174,8 +174,6 @@ def replay_batch(
         scores = scores.astype(np.result_type(scores.dtype, waiting.scores.dtype))
     scores, begin = starting_state(learner, scores, start)
     levels = _shaped_levels(learner, levels, scores)
-    if keep == "summary":
-        _check_totals(support_of(learner), scores)
     observed = None if mask is None or (not is_traced(mask) and not mask.any()) else ~mask
     rounds, rest = Rounds(scores, levels, observed, context), None
     if np.any(delay):
@@ -210,19 +208,6 @@ def _check_times_beside(levels: Any, mask: Any, context: Any, shape: tuple[int, 
     check_time_index("mask", mask)
     has_batch = hasattr(context, "shape") and tuple(context.shape[: len(shape)]) == shape
     check_time_index("context", context, len(shape) - 1 if has_batch else 0)
-
-
-def _check_totals(support: Any, scores: Any) -> None:
-    """Refuse to add up what would overflow: totals are kept in the precision of the scores."""
-    if is_traced(support) or not np.isfinite(support).all():
-        return
-    low, high = (float(end) for end in support)
-    most = scores.shape[-1] * max(abs(low), abs(high), high - low)
-    if most > float(jnp.finfo(scores.dtype).max) / 4:
-        raise ValueError(
-            f"keep = 'summary': on a support [{low:g}, {high:g}] the totals of {scores.shape[-1]} rounds overflow "
-            f"{scores.dtype}; rescale the scores, or keep='all'"
-        )
 
 
 def _summary(totals: Totals, rounds: Any, end: State, levels: Array, learner: Any, start: State) -> Summary:

@@ -108,7 +108,7 @@ def test_a_batch_of_states_and_an_empty_one(tmp_path):
 def test_numbers_that_json_would_bend(tmp_path):
     learner = dpc.SplitConformal(-np.inf, np.inf)
     assert saved(tmp_path / "a.dpc", learner).learner == learner
-    exact = dpc.Exact(priors.Uniform(-0.0, 1e-290), discount=np.nextafter(1, 0))
+    exact = dpc.Exact(priors.Uniform(-0.0, 1e-90), discount=np.nextafter(1, 0))
     again = saved(tmp_path / "a.dpc", exact).learner
     assert again == exact
     assert np.signbit(again.prior.low)

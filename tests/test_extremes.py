@@ -23,11 +23,9 @@ from dpconformal.priors import (
 LEVELS = np.array([0.9, 0.0, 5e-324, 1e-12, 0.05, 0.5, 0.5, 1 - 1e-12, np.nextafter(1, 0), 1.0])  # unsorted, doubled
 UNIT = np.concatenate([[0, 1, 0.5, np.nextafter(0.5, 1), 0.5, 0.25], np.random.default_rng(0).random(8)])
 SUPPORTS = {
-    "narrowest": (0.0, 1e-300),
-    "narrow": (0.0, 1e-289),
-    "wide": (0.0, 1e300),
-    "widest": (-5e306, 5e306),
-    "around_zero": (-5e299, 5e299),
+    "narrow": (0.0, 1e-90),
+    "wide": (0.0, 1e100),
+    "around_zero": (-5e99, 5e99),
     "far_away": (1e10, 1e10 + 1e-3),
 }
 EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
@@ -87,8 +85,7 @@ def test_beliefs_on_extreme_supports(support, setting):
     (low, high), (given, weight) = SUPPORTS[support], SETTINGS[setting]
     scores = np.clip(low + UNIT * (high - low), low, high)
     # A threshold is rounded, and with it the level that it is right for.
-    # So is what is nearer to 0 than the smallest normal number.
-    tolerance = 1e-14 + 2 * (EPS * max(abs(low), abs(high)) + TINY) / (high - low)
+    tolerance = 1e-14 + 2 * EPS * max(abs(low), abs(high)) / (high - low)
     for thresholds in ways(dpc.Exact(Uniform(low, high), **given), scores, LEVELS):
         moved = moved_levels(thresholds, scores, LEVELS, low, high, weight, given.get("discount"))
         assert moved.max() <= tolerance
@@ -141,7 +138,7 @@ def test_priors_on_extreme_supports(support, prior):
     np.testing.assert_allclose((np.asarray(run.thresholds) - low) / (high - low), unit.thresholds, atol=1e-11)
 
 
-@pytest.mark.parametrize("scale", [1e-289, 1e300])
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
 @pytest.mark.parametrize("kind", [HalfNormal, Exponential, HalfCauchy])
 def test_half_lines_of_extreme_scale(kind, scale):
     levels = [0.0, 1e-12, 0.5, 0.9, 1 - 1e-6]
@@ -149,7 +146,7 @@ def test_half_lines_of_extreme_scale(kind, scale):
     for make in (dpc.Exact, dpc.ERM, lambda prior: dpc.Exact(prior, discount=0.9)):
         far, unit = (dpc.replay(make(kind(s)), s * scores, levels) for s in (scale, 1.0))
         np.testing.assert_allclose(np.asarray(far.thresholds) / scale, unit.thresholds, rtol=1e-12, atol=1e-15)
-    assert np.isfinite(dpc.replay(dpc.Exact(LogNormal(690.0, 1.0)), [1e299], [0.5]).thresholds).all()
+    assert np.isfinite(dpc.replay(dpc.Exact(LogNormal(220.0, 1.0)), [1e99], [0.5]).thresholds).all()
 
 
 FREQUENTISTS = {
@@ -210,7 +207,7 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("support", ["narrowest", "wide", "widest"])
+@pytest.mark.parametrize("support", ["narrow", "wide"])
 @pytest.mark.parametrize("name", GRIDS)
 def test_baselines_do_the_same_at_every_scale(name, support):
     """They are equivariant: on a power of two times the support, thresholds are that many times as large."""
@@ -220,8 +217,7 @@ def test_baselines_do_the_same_at_every_scale(name, support):
     far, unit = (
         np.asarray(dpc.replay(GRIDS[name](0.0, s), s * scores, [0.1, 0.5, 0.9]).thresholds) for s in (scale, 1.0)
     )
-    lost = TINY / scale * (1e3 if name == "saocp" else 2)  # a step of SAOCP adds up what the ones before it lost
-    np.testing.assert_allclose(far / scale, unit, rtol=1e-9, atol=1e-12 + lost)
+    np.testing.assert_allclose(far / scale, unit, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -275,23 +271,23 @@ def test_subnormal_scores_count_as_zero(dtype):
 
 
 REFUSED = {
-    r"Uniform\.high = 1e-302: must exceed low by 1e-301": lambda: Uniform(0, 1e-302),
+    r"Uniform\.high = 1e-101: must exceed low by 1e-100": lambda: Uniform(0, 1e-101),
     r"Uniform\.high = 1.5e\+308: must exceed low by": lambda: Uniform(0, 1.5e308),
     r"Uniform\.low = 1e-310: nearer to 0 than": lambda: Uniform(1e-310, 1),
     r"Uniform\.high = 1\.7e\+308: must exceed low = -1\.7e\+308": lambda: Uniform(-1.7e308, 1.7e308),
-    r"Beta\.high = 1e-302": lambda: Beta(2, 2, 0, 1e-302),
+    r"Beta\.high = 1e-101": lambda: Beta(2, 2, 0, 1e-101),
     r"Histogram\.high = 1\.7e\+308": lambda: Histogram([-1.7e308, 0, 1.7e308], [1, 1]),
-    r"Histogram\.edges\[0\] = 0\.0: less than 1e-301": lambda: Histogram([0, 1e-302, 1], [1, 1]),
+    r"Histogram\.edges\[0\] = 0\.0: less than 1e-100": lambda: Histogram([0, 1e-101, 1], [1, 1]),
     r"Histogram\.masses\[0\] = 0.0: nothing beside": lambda: Histogram([0, 1, 2], [1e-320, 1e300]),
-    r"Mixture\.high = 8e\+306": lambda: Mixture([Uniform(-8e306, 0), Uniform(0, 8e306)], [1, 1]),
+    r"Mixture\.high = 8e\+99": lambda: Mixture([Uniform(-8e99, 0), Uniform(0, 8e99)], [1, 1]),
     r"Mixture\.weights\[0\] = 0.0: nothing beside": lambda: Mixture([Uniform(), Uniform()], [1e-200, 1e200]),
-    r"TruncatedNormal\.scale = 1e-302": lambda: TruncatedNormal(0.5, 1e-302),
-    r"HalfNormal\.scale = 1e-302: must be finite and in \[1e-301, 1e\+307\]; rescale": lambda: HalfNormal(1e-302),
+    r"TruncatedNormal\.scale = 1e-101": lambda: TruncatedNormal(0.5, 1e-101),
+    r"HalfNormal\.scale = 1e-101: must be finite and in \[1e-100, 1e\+100\]; rescale": lambda: HalfNormal(1e-101),
     r"Exponential\.scale = 1\.5e\+308": lambda: Exponential(1.5e308),
     r"Constant\.weight = 1e-310: nearer to 0": lambda: dpc.schedules.Constant(1e-310),
     r"Dirichlet\.concentration = 5e-324": lambda: dpc.schedules.Dirichlet(5e-324),
     r"Exact\.discount = 1e-310": lambda: dpc.Exact(discount=1e-310),
-    r"OGD\.high = 1e-302": lambda: dpc.OGD([0.5], high=1e-302),
+    r"OGD\.high = 1e-101": lambda: dpc.OGD([0.5], high=1e-101),
     r"its weights collapse in float64": lambda: dpc.replay(
         dpc.Exact(schedule=dpc.schedules.Dirichlet(1e-305)), np.zeros(5000), [0.5]
     ),
@@ -312,7 +308,7 @@ NARROW = {
     "near": dpc.ERM(Uniform(1e10, 1e10 + 1)),
     "scale": dpc.SlidingERM(4, HalfNormal(1e-100)),
     "split": dpc.SplitConformal(0, 1e-100),
-    "nexcp": dpc.NExCP(0.9, 0, 1e300),
+    "nexcp": dpc.NExCP(0.9, 0, 1e100),
     "grid": dpc.ACI([0.5], low=-3e38, high=3e38),
     "slow": dpc.Exact(discount=1 - 1e-12),
     "quick": dpc.Quantized(4, discount=1e-40),
@@ -332,29 +328,28 @@ def test_what_float32_cannot_hold_is_refused_there(name):
         NARROW[name].init()
 
 
-@pytest.mark.parametrize("width", [1e-300, 1e300, 9e306])
+@pytest.mark.parametrize("width", [1e-100, 1e100])
 def test_metrics_at_extreme_widths(width):
     scores, levels = np.random.default_rng(5).random(400), [0.1, 0.5, 0.9]
     for make in (dpc.Exact, lambda prior: dpc.Quantized(8, prior)):
         far, unit = (dpc.replay(make(Uniform(0, w)), w * scores, levels) for w in (width, 1.0))
         for metric in (dpc.metrics.quantile_loss, dpc.metrics.crps):
-            lost = 20 * TINY / width  # CRPS is a sum over pieces, the smallest of which are lost
-            np.testing.assert_allclose(np.asarray(metric(far)) / width, metric(unit), atol=1e-13 + lost)
-        if width < 1e306:
-            for metric in (dpc.metrics.regret, lambda run: dpc.metrics.regret(run, running=True)):
-                np.testing.assert_allclose(metric(far) / width, metric(unit), atol=1e-11)
-            table, plain = dpc.metrics.summary(far), dpc.metrics.summary(unit)
-            for name in ("loss", "regret", "mean_threshold"):
-                np.testing.assert_allclose(table[name] / width, plain[name], atol=1e-11)
-            np.testing.assert_array_equal(table.coverage, plain.coverage)
-            totals = dpc.replay(make(Uniform(0, width)), width * scores, levels, keep="summary")
-            np.testing.assert_allclose(totals.loss / width, plain.loss, rtol=1e-12)
-        else:
-            for metric in (dpc.metrics.regret, dpc.metrics.summary):
-                with pytest.raises(ValueError, match="losses that add up to more than float64 holds"):
-                    metric(far)
-            with pytest.raises(ValueError, match="keep = 'summary': on a support"):
-                dpc.replay(make(Uniform(0, width)), width * scores, levels, keep="summary")
+            np.testing.assert_allclose(np.asarray(metric(far)) / width, metric(unit), atol=1e-13)
+        for metric in (dpc.metrics.regret, lambda run: dpc.metrics.regret(run, running=True)):
+            np.testing.assert_allclose(metric(far) / width, metric(unit), atol=1e-11)
+        table, plain = dpc.metrics.summary(far), dpc.metrics.summary(unit)
+        for name in ("loss", "regret", "mean_threshold"):
+            np.testing.assert_allclose(table[name] / width, plain[name], atol=1e-11)
+        np.testing.assert_array_equal(table.coverage, plain.coverage)
+        totals = dpc.replay(make(Uniform(0, width)), width * scores, levels, keep="summary")
+        np.testing.assert_allclose(totals.loss / width, plain.loss, rtol=1e-12)
+
+
+def test_losses_that_add_up_to_more_than_there_are_numbers_are_refused():
+    run = dpc.replay(dpc.ERM(HalfNormal(1.0)), 1e308 * np.random.default_rng(5).random(400), [0.5])
+    for metric in (dpc.metrics.regret, dpc.metrics.summary):
+        with pytest.raises(ValueError, match="losses that add up to more than float64 holds"):
+            metric(run)
 
 
 @pytest.mark.parametrize("learner", [dpc.Exact(), dpc.Quantized(100)], ids=["exact", "bins"])
