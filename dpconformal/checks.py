@@ -54,9 +54,21 @@ def check_not_forked() -> None:
         )
 
 
+def is_hashable(value: Any) -> bool:
+    """Whether a value hashes: a learner does if it holds numbers, neither arrays nor what is being traced."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
 def is_traced(*values: Any) -> bool:
     """Whether any leaf of the values is being traced, so that it has no number to look at."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+    for leaf in jax.tree.leaves(values):  # noqa: SIM110 - a generator would be a call a leaf
+        if isinstance(leaf, jax.core.Tracer):
+            return True
+    return False
 
 
 def complain_at(name: str, values: Any, bad: Any, why: str) -> None:
@@ -95,7 +107,8 @@ def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
     Returns: A NumPy view of what is concrete; a traced array as it is. Half precision is widened to float32, which
     loses nothing. Numbers in another byte order are copied to that of the machine.
     """
-    check_not_forked()  # here, for everything that is given numbers comes by
+    if _lost_threads:  # asked here, for everything that is given numbers comes by
+        check_not_forked()
     if isinstance(values, np.ma.MaskedArray):
         remedy = (
             f"pass {name}.data and mask={name}.mask to replay"

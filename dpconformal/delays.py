@@ -1,7 +1,8 @@
-"""Scores that become known some rounds later: the delay, checked, and the state that a run with one carries on from."""
+"""Scores that become known some rounds later: the delay, what is observed in each round, what is pending at the end."""
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -11,7 +12,7 @@ from dpconformal.inputs import checked_scores
 from dpconformal.learner import State, support_of
 
 
-class Told(NamedTuple):
+class Feedback(NamedTuple):
     """
     Scores as a learner is told of them.
 
@@ -40,7 +41,7 @@ class Delayed(NamedTuple):
         The learner's own, after the scores that are known.
     delay : Array of int, shape (...)
         How many rounds late a score becomes known.
-    waiting : Told
+    waiting : Feedback
         The newest scores, W of them, where W is the longest delay of the batch: the first becomes known at the end of
         the next round if the delay is W. Of a shorter delay the first places are empty.
 
@@ -54,7 +55,7 @@ class Delayed(NamedTuple):
 
     state: State
     delay: Int[Array | np.ndarray, "..."]  # (...)
-    waiting: Told  # (..., W)
+    waiting: Feedback  # (..., W)
 
 
 def checked_delay(delay: Any) -> Any:
@@ -85,7 +86,7 @@ def leading_axes(delay: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
 
 def taken_up(
     learner: Any, state: State, delay: Any, batch: tuple[int, ...], context: Any = None
-) -> tuple[State, Told | None]:
+) -> tuple[State, Feedback | None]:
     """
     Take apart the state that a run carries on from.
 
@@ -117,3 +118,74 @@ def taken_up(
         fits = jnp.broadcast_to(jnp.asarray(delay, state.delay.dtype), batch) == state.delay
         scores = jnp.where(fits[..., None], scores, jnp.nan)
     return state.state, waiting._replace(scores=scores)
+
+
+def spread_rounds(tree: Any, axes: int, batch: tuple[int, ...]) -> Any:
+    """Repeat what belongs to the scores for every delay."""
+
+    def repeat(leaf: Any) -> Any:
+        xp = np if isinstance(leaf, np.ndarray) else jnp
+        new = (1,) * (len(batch) - axes) + leaf.shape
+        return xp.broadcast_to(xp.reshape(leaf, new), batch + leaf.shape[axes:])
+
+    return jax.tree.map(repeat, tree)
+
+
+def feedback_stream(learner: Any, delay: Any, own: Feedback, waiting: Feedback | None) -> Feedback:
+    """Tell what becomes known in each round: the score of that many rounds before."""
+    both = _one_after_the_other(own, waiting)
+    rounds, places = own.scores.shape[-1], both.scores.shape[-1]
+    return _taken(learner, both, np.arange(places - rounds, places, dtype=np.int32), delay)
+
+
+def pending_feedback(learner: Any, delay: Any, own: Feedback, waiting: Feedback | None) -> Feedback:
+    """Tell what is not known yet after the last round."""
+    both, longest = _one_after_the_other(own, waiting), int(np.max(delay, initial=0))
+    places = both.scores.shape[-1]
+    found = _taken(learner, both, np.arange(places - longest, places, dtype=np.int32), 0)
+    late = np.broadcast_to(delay, own.scores.shape[:-1])[..., None]
+    return _blank(learner, found, np.arange(longest) >= longest - late)
+
+
+def _one_after_the_other(own: Feedback, waiting: Feedback | None) -> Feedback:
+    """Put what was on its way before the first round; what is not traced stays on the host."""
+    observed = np.ones(own.scores.shape, bool) if own.observed is None else own.observed
+    own, axis = own._replace(observed=observed), own.scores.ndim - 1
+
+    def joined(*leaves: Any) -> Any:
+        xp = _namespace(leaves)
+        return xp.concatenate([xp.asarray(leaf) for leaf in leaves], axis=axis)
+
+    return jax.tree.map(joined, *((own,) if waiting is None else (waiting, own)))
+
+
+def _taken(learner: Any, both: Feedback, place: np.ndarray, delay: Any) -> Feedback:
+    """Take for each place what stands that many places before it; there is nothing before the first."""
+    batch, places, xp = both.scores.shape[:-1], both.scores.shape[-1], _namespace(delay)
+    late = xp.asarray(delay, np.int32)
+    if late.ndim:  # a list of places for each sequence
+        late = xp.broadcast_to(late, batch)[..., None]
+    index = xp.broadcast_to(xp.asarray(place), (*late.shape[:-1], place.size)) - late
+
+    def take(leaf: Any) -> Any:
+        xp, extra = _namespace(leaf, index), leaf.shape[len(batch) + 1 :]
+        if not places:
+            return xp.zeros((*batch, place.size, *extra), leaf.dtype)
+        inside = xp.maximum(xp.asarray(index), 0)
+        if late.ndim == 0:
+            return xp.take(leaf, inside, axis=len(batch))
+        return xp.take_along_axis(leaf, inside.reshape(inside.shape + (1,) * len(extra)), axis=len(batch))
+
+    return _blank(learner, jax.tree.map(take, both), xp.broadcast_to(index >= 0, (*batch, place.size)))
+
+
+def _blank(learner: Any, told: Feedback, there: Any) -> Feedback:
+    """Leave out what is not there: for its score stands a number in the support, at which a learner may look."""
+    real, ends = told.observed & there, support_of(learner)
+    xp = _namespace(told.scores, real, ends)
+    nothing = xp.clip(xp.zeros((), told.scores.dtype), *(xp.asarray(end, told.scores.dtype) for end in ends))
+    return told._replace(scores=xp.where(real, told.scores, nothing), observed=real)
+
+
+def _namespace(*values: Any) -> Any:
+    return jnp if is_traced(*values) else np

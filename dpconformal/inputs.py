@@ -36,11 +36,14 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
     # In the precision the scores came in: float32 scores at a float32 end are inside.
     exact = array.dtype if array.dtype.kind == "f" else float
     with np.errstate(over="ignore"):  # an end that overflows is not in the way of any score
-        low, high = (-np.inf, np.inf) if is_traced(support) else (np.asarray(end, exact) for end in support)
+        low, high = (-np.inf, np.inf) if is_traced(support) else support
+        low, high = np.asarray(low, exact), np.asarray(high, exact)
     if np.ndim(low) or np.ndim(high):
         raise ValueError("the learner's support is an array: to sweep a hyperparameter, use jax.vmap over the learner")
     if array.size and np.isfinite([cast.min(), cast.max()]).all() and low <= array.min() and array.max() <= high:
-        return _without_subnormals(cast)  # all is well, and no mask as long as the scores was needed to see it
+        # All is well, and no mask as long as the scores was needed to see it.
+        tiny = np.finfo(cast.dtype).tiny
+        return cast if cast.min() >= tiny or cast.max() <= -tiny else _without_subnormals(cast)
     if array.dtype.kind == "f":
         complain_at(
             name,
@@ -56,9 +59,6 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
 
 def _without_subnormals(scores: Any) -> Any:
     """Write 0 for what XLA would take for 0 now and then: in comparisons, and not in copies."""
-    tiny = np.finfo(scores.dtype).tiny
-    if scores.min() >= tiny or scores.max() <= -tiny:
-        return scores
     small = is_subnormal(scores)
     return np.where(small, scores.dtype.type(0), scores) if small.any() else scores
 

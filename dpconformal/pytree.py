@@ -24,12 +24,14 @@ def register(*, static: tuple[str, ...] = ()) -> Callable[[type[T]], type[T]]:
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         data = [name for name in names if name not in static]
 
-        def flatten(node: T) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            return tuple(getattr(node, n) for n in data), tuple(getattr(node, n) for n in static)
+        keys = [jax.tree_util.GetAttrKey(n) for n in data]
+
+        def flatten(node: T) -> tuple[list[Any], tuple[Any, ...]]:
+            values = vars(node)
+            return list(map(values.__getitem__, data)), tuple(map(values.__getitem__, static))
 
         def flatten_with_keys(node: T) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             children, auxiliary = flatten(node)
-            keys = (jax.tree_util.GetAttrKey(n) for n in data)
             return tuple(zip(keys, children, strict=True)), auxiliary
 
         def unflatten(auxiliary: tuple[Any, ...], children: Iterable[Any]) -> T:

@@ -8,17 +8,25 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.checks import Numbers, as_numbers, is_traced
-from dpconformal.delays import Delayed, Told, checked_delay, leading_axes, taken_up
+from dpconformal.delays import (
+    Delayed,
+    Feedback,
+    checked_delay,
+    feedback_stream,
+    leading_axes,
+    pending_feedback,
+    spread_rounds,
+    taken_up,
+)
 from dpconformal.devices import placement
 from dpconformal.engine.run import run_replay
 from dpconformal.inputs import as_levels, checked_scores, float_dtype
-from dpconformal.learner import ContextLearner, Learner, State, check_levels, support_of
+from dpconformal.learner import ContextLearner, GridOfLevels, Learner, State, fresh_state, support_of
 from dpconformal.masking import masked_scores, round_counts
 from dpconformal.memory import check_memory
 from dpconformal.rounds import Rounds
 from dpconformal.runs import Replay, Summary
-from dpconformal.shifting import arriving, on_their_way, spread_rounds
-from dpconformal.starting import starting_state
+from dpconformal.starting import state_to_carry_on
 from dpconformal.time_axis import check_not_column, check_time_index
 from dpconformal.totals import Totals
 
@@ -123,7 +131,7 @@ def replay(
            [0.5  , 0.5  , 0.5  , 0.293]], dtype=float...)
     """
     scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
-    if state is None:  # otherwise its leading axes say what is meant
+    if state is None and scores.shape[-1:] == (1,):  # otherwise the state's leading axes say what is meant
         check_not_column("scores", scores.shape, "replay", delay)
     check_time_index("scores", scores)
     return replay_batch(learner, scores, levels, state, keep, method, context, mask, delay)
@@ -144,19 +152,26 @@ def replay_batch(
     if not isinstance(learner, Learner) or isinstance(learner, type):
         hint = "an instance, with brackets" if isinstance(learner, type) else "a learner such as dpconformal.Exact()"
         raise ValueError(f"learner = {learner!r}: pass {hint}")
-    if any(leaf is learner for leaf in jax.tree.leaves(learner)):
+    if jax.tree_util.all_leaves([learner]):
         raise ValueError(f"learner = {learner!r}: not a pytree; register its class, see dpconformal.pytree.register")
-    for name, value, choices in (("keep", keep, ("all", "summary")), ("method", method, ("auto", "scan"))):
-        if value not in choices:
-            raise ValueError(f"{name} = {value!r}: pass one of {', '.join(map(repr, choices))}")
-    delay = checked_delay(delay)
-    place, scores = placement(scores), as_numbers("scores", scores)  # which may bring them to the host
+    if keep not in ("all", "summary"):
+        raise ValueError(f"keep = {keep!r}: pass one of 'all', 'summary'")
+    if method not in ("auto", "scan"):
+        raise ValueError(f"method = {method!r}: pass one of 'auto', 'scan'")
+    place, scores = placement(scores) if isinstance(scores, jax.Array) else None, as_numbers("scores", scores)
     if scores.ndim == 0:
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
-    shape, batch = scores.shape, leading_axes(delay, scores.shape[:-1])
-    _check_times_beside(levels, mask, context, shape)
-    if not is_traced(scores):
-        held = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
+    shape = scores.shape
+    batch, now = shape[:-1], type(delay) is int and delay == 0  # as most runs are: every score is known at once
+    if not now:
+        delay = checked_delay(delay)
+        batch = leading_axes(delay, batch)
+    if not (mask is context is None and isinstance(levels, (np.ndarray, list))):
+        _check_times_beside(levels, mask, context, shape)
+    if not isinstance(scores, jax.core.Tracer):
+        held = (
+            shape[-1] if now else shape[-1] + int(np.max(delay, initial=0))
+        )  # the state keeps what is on its way, too
         check_memory(learner, (*batch, held), levels, float_dtype(scores), keep)
     if mask is None:
         scores = checked_scores(scores, support_of(learner))
@@ -166,22 +181,27 @@ def replay_batch(
         scores = jax.device_put(scores, place)
     elif keep == "all" and isinstance(scores, np.ndarray):
         scores = np.array(scores)  # the run holds on to them, so they need memory of their own
-    context = _checked_context(learner, context, shape)
+    if context is not None or isinstance(learner, ContextLearner):
+        context = _checked_context(learner, context, shape)
     if batch != shape[:-1]:
         scores, mask, context = spread_rounds((scores, mask, context), len(shape) - 1, batch)
-    start, waiting = taken_up(learner, state, delay, batch, context)
+    begin, waiting = (None, None) if state is None else taken_up(learner, state, delay, batch, context)
+    fresh = begin is None
     if waiting is not None:
         scores = scores.astype(np.result_type(scores.dtype, waiting.scores.dtype))
-    scores, begin = starting_state(learner, scores, start)
+    if fresh:
+        begin = fresh_state(learner, shape[-1], scores.dtype)
+    else:
+        scores, begin = state_to_carry_on(learner, scores, begin)
     levels = _shaped_levels(learner, levels, scores)
     observed = None if mask is None or (not is_traced(mask) and not mask.any()) else ~mask
     rounds, rest = Rounds(scores, levels, observed, context), None
-    if np.any(delay):
-        own = Told(scores, observed, context)
+    if not now and np.any(delay):
+        own = Feedback(scores, observed, context)
         waiting = waiting and waiting._replace(scores=waiting.scores.astype(scores.dtype))
-        rest = on_their_way(learner, delay, own, waiting)
-        rounds = rounds._replace(feedback=arriving(learner, delay, own, waiting))
-    kept, end = run_replay(learner, begin, start is None, rounds, keep, method)
+        rest = pending_feedback(learner, delay, own, waiting)
+        rounds = rounds._replace(feedback=feedback_stream(learner, delay, own, waiting))
+    kept, end = run_replay(learner, begin, fresh, rounds, keep, method)
     if rest is not None:
         end = Delayed(end, jnp.broadcast_to(jnp.asarray(delay, jnp.int32), batch), jax.tree.map(jnp.asarray, rest))
     if keep == "summary":
@@ -191,7 +211,10 @@ def replay_batch(
     if observed is not None:
         xp = jnp if is_traced(scores, observed) or isinstance(scores, jax.Array) else np
         scores = xp.where(observed, scores, xp.asarray(np.nan, scores.dtype))
-    scores, levels, mask = jax.tree.map(_on_device, (scores, levels, mask))
+    scores, levels, mask = (
+        jax.device_put(leaf, may_alias=True) if isinstance(leaf, np.ndarray) else leaf
+        for leaf in (scores, levels, mask)
+    )
     delay = np.broadcast_to(delay, batch) if np.ndim(delay) else delay
     return Replay(kept, end, scores, levels, learner, state, mask, context, delay)
 
@@ -236,5 +259,6 @@ def _shaped_levels(learner: Any, given: Numbers, scores: Any) -> Array:
         raise ValueError(
             f"levels has shape {levels.shape}: pass (A,), such as [0.9], or (T, A) with T = {rounds} rows; A ≥ 1"
         )
-    check_levels(learner, given)  # as the user wrote them
+    if isinstance(learner, GridOfLevels):
+        learner.check_levels(given)  # as the user wrote them
     return levels

@@ -1,4 +1,4 @@
-"""The state from which a replay begins: fresh, or the user's, with room for the rounds to come."""
+"""The state from which a replay begins: the user's, with room for the rounds to come, or a copy for each sequence."""
 
 from typing import Any
 
@@ -11,16 +11,13 @@ from dpconformal.counting import check_countable
 from dpconformal.learner import Learner, SizedLearner, State, fresh_state
 
 
-def starting_state(learner: Learner, scores: Any, state: State) -> tuple[Any, State]:
+def state_to_carry_on(learner: Learner, scores: Any, state: State) -> tuple[Any, State]:
     """
-    Make the state from which a run over the scores begins.
+    Check the user's state, and make room in it for the scores.
 
-    Returns: The scores and a state, in a common dtype that loses nothing. The user's has the leading axes of the
-    scores; a fresh one has none, see :func:`spread`.
+    Returns: The scores and the state, in a common dtype that loses nothing.
     """
     batch, rounds = scores.shape[:-1], scores.shape[-1]
-    if state is None:
-        return scores, fresh_state(learner, rounds, scores.dtype)
     pattern = jax.eval_shape(lambda: fresh_state(learner, 1, scores.dtype))
     if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
         raise ValueError(

@@ -31,6 +31,8 @@ def check_not_column(name: str, shape: tuple[int, ...], function: str | None = N
 
 def check_time_index(name: str, values: Any, axis: int = -1) -> None:
     """Refuse a pandas or xarray object whose times go back, repeat or lie along another axis than the rounds."""
+    if values is None or isinstance(values, (np.ndarray, list, tuple)):
+        return
     indexes = _indexes(values)
     if not indexes:
         return

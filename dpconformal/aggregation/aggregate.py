@@ -144,6 +144,8 @@ class Aggregate:
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay tells those learners that take a context."""
+        if context is None and not any(stack.told for stack in stacked(self.learners)):
+            return None
         told = [learner.as_context(context, shape) for learner in self.learners if takes_context(learner)]
         if not told and context is not None:
             raise ValueError("context is given, and none of the learners of this Aggregate takes one")

@@ -1,5 +1,6 @@
 """Learners that differ in numbers alone are one program: their numbers stand in a row, and so do their states."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from jaxtyping import Array
 
 from dpconformal.beliefs import Quantized
 from dpconformal.beliefs.bins import BinnedScores
+from dpconformal.checks import is_hashable
 from dpconformal.learner import ContextLearner, State
 
 
@@ -39,7 +41,19 @@ def takes_context(learner: Any) -> bool:
 
 
 def stacked(learners: Sequence[Any]) -> list[Stack]:
-    """Sort learners into stacks."""
+    """Sort learners into stacks; equal ones once."""
+    learners = tuple(learners)
+    return _stacked_once(learners, jnp.result_type(float)) if is_hashable(learners) else _stacked(learners)
+
+
+@functools.lru_cache(maxsize=128)
+def _stacked_once(learners: tuple[Any, ...], dtype: Any) -> list[Stack]:
+    del dtype  # of the numbers, which depends on the user's settings
+    with jax.ensure_compile_time_eval():
+        return _stacked(learners)
+
+
+def _stacked(learners: Sequence[Any]) -> list[Stack]:
     kinds: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
         leaves, structure = jax.tree.flatten(learner)

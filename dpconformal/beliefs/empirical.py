@@ -17,7 +17,6 @@ from dpconformal.beliefs.sorted_scores import (
     empty,
     grow,
     merge,
-    room_for,
     take_in,
 )
 from dpconformal.beliefs.weights import Weights, check_precision, check_prior, check_unspoilt
@@ -26,7 +25,7 @@ from dpconformal.engine.kernel import run_kernel
 from dpconformal.inputs import as_floats, as_levels, check_not_batched
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
-from dpconformal.rounds import Rounds
+from dpconformal.rounds import Rounds, padded_length
 
 
 class Empirical:
@@ -48,7 +47,7 @@ class Empirical:
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
         check_not_batched(self)
-        room = FIRST_CAPACITY if rounds is None else room_for(whole("rounds", rounds, 0))
+        room = FIRST_CAPACITY if rounds is None else padded_length(whole("rounds", rounds, 0))
         dtype = dtype or jnp.result_type(float)
         check_precision(self, dtype)
         return empty(max(room, 1), dtype)

@@ -16,17 +16,23 @@ from dpconformal.beliefs.sorted_scores import (
     empty,
     grow,
     merge,
-    room_for,
     take_in,
 )
-from dpconformal.beliefs.weights import check_belief, check_rounds, check_unspoilt, closes_over_traced, weights_of
+from dpconformal.beliefs.weights import (
+    check_belief,
+    check_fresh,
+    check_rounds,
+    check_unspoilt,
+    closes_over_traced,
+    weights_of,
+)
 from dpconformal.checks import Numbers, Scalar, whole
 from dpconformal.engine.kernel import run_kernel
-from dpconformal.inputs import as_levels, check_not_batched
+from dpconformal.inputs import as_levels
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
-from dpconformal.rounds import Rounds
+from dpconformal.rounds import Rounds, padded_length
 
 
 @register(static=("capacity",))
@@ -85,12 +91,11 @@ class Exact:
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
-        check_not_batched(self)
         dtype = dtype or jnp.result_type(float)
-        check_rounds(self, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
+        check_fresh(self, rounds, dtype)
         if rounds is None:
             return empty(self.capacity or FIRST_CAPACITY, dtype)
-        return empty(max(room_for(rounds), self.capacity or 1), dtype)
+        return empty(max(padded_length(rounds), self.capacity or 1), dtype)
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, also in a batch of states, and check the schedule on them."""

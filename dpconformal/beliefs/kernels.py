@@ -153,13 +153,10 @@ def _run_quantized(
 
 
 def _exact_segments(learner: Any, begin: SortedScores, ranked: Ranked, rounds: Rounds, keep: str) -> Iterator[Segment]:
-    by_list = learner.discount is None and rounds.levels.ndim == 1
-    segments = _list_segments if by_list else partial(_tree_segments, _run_tree)
-    return segments(learner, begin, ranked, rounds, keep)
-
-
-def _list_segments(learner: Any, begin: SortedScores, ranked: Ranked, rounds: Rounds, keep: str) -> Iterator[Segment]:
     """Cut the rounds into a segment per core, the last one first: scores are taken out of the list from its end."""
+    if learner.discount is not None or rounds.levels.ndim == 2:
+        yield from _tree_segments(_run_tree, learner, begin, ranked, rounds, keep)
+        return
     end, size = _last_state(begin, ranked, rounds), ranked.values.size
     nodes, null = _linked(size, end.seen), null_node(size)
     places = np.minimum(ranked.places, np.int32(null))

@@ -12,8 +12,15 @@ from jaxtyping import Array, Float
 from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_index, check_rounding
 from dpconformal.beliefs.kernels import QUANTIZED
-from dpconformal.beliefs.weights import check_belief, check_rounds, check_unspoilt, closes_over_traced, weights_of
-from dpconformal.checks import Numbers, Scalar, is_traced, places, whole
+from dpconformal.beliefs.weights import (
+    check_belief,
+    check_fresh,
+    check_rounds,
+    check_unspoilt,
+    closes_over_traced,
+    weights_of,
+)
+from dpconformal.checks import Numbers, Scalar, is_traced, places
 from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.engine.kernel import run_kernel
 from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
@@ -91,11 +98,10 @@ class Quantized:
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> BinnedScores:
         """Return the state before any score."""
-        check_not_batched(self)
         if rounds is None and self.bins is None:
             raise ValueError("Quantized.bins = None: a number of bins is needed outside replay, such as bins=64")
         dtype = dtype or jnp.result_type(float)
-        check_rounds(self, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
+        check_fresh(self, rounds, dtype)
         bins = self.bins or max(math.isqrt(max(rounds or 0, 1) - 1) + 1, 1)
         weights = jnp.zeros(bins, jnp.int32 if self.discount is None else dtype)
         return BinnedScores(jnp.zeros((), jnp.int32), weights)

@@ -58,12 +58,6 @@ def empty(capacity: int, dtype: Any) -> SortedScores:
     return SortedScores(jnp.zeros((), jnp.int32), values, jnp.zeros(capacity, jnp.int32))
 
 
-def room_for(rounds: int) -> int:
-    """Count the places to make for scores to come: one of few sizes, so that few programs are compiled."""
-    _check_size(rounds)
-    return padded_length(rounds)
-
-
 def check_sorted(learner: Any, *states: Any, batched: bool = False) -> None:
     """Check that a learner can work with these states."""
     check_not_batched(learner)
@@ -131,7 +125,7 @@ def grow(state: SortedScores, rounds: int) -> SortedScores:
     else:
         needed = int(np.max(state.seen, initial=0)) + rounds
         _check_size(needed)
-        wanted = capacity if needed <= capacity else room_for(max(needed, 2 * capacity))
+        wanted = capacity if needed <= capacity else padded_length(max(needed, 2 * capacity))
     padding = [(0, 0)] * (state.values.ndim - 1) + [(0, wanted - capacity)]
     if wanted == capacity:
         return state

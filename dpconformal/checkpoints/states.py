@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.checkpoints.precision import as_jax
 from dpconformal.checks import is_traced
-from dpconformal.delays import Delayed, Told, taken_up
+from dpconformal.delays import Delayed, Feedback, taken_up
 from dpconformal.learner import ContextLearner, SizedLearner, State, fresh_state
 
 _MOST = 2**31  # bytes of an empty state that a learner without one may ask for
@@ -55,7 +55,7 @@ def _delayed_from(learner: Any, leaves: dict[str, np.ndarray]) -> Delayed:
     names = (".delay", ".waiting.scores", ".waiting.observed")
     delay, scores, observed = (as_jax(leaves[name], f"state{name}") for name in names)
     context = leaves.get(".waiting.context")
-    waiting = Told(scores, observed, None if context is None else as_jax(context, "state.waiting.context"))
+    waiting = Feedback(scores, observed, None if context is None else as_jax(context, "state.waiting.context"))
     state = Delayed(state_from(learner, own), delay, waiting)
     check_waiting(learner, state)
     return state

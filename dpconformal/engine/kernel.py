@@ -79,7 +79,7 @@ def run_kernel(
     ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns what is to be
     kept, with the leading axes of the scores, and the final state; None on an accelerator.
     """
-    batch, axes = rounds.batch, len(rounds.batch)
+    batch = rounds.scores.shape[:-1]
     if jax.default_backend() != "cpu":
         return None
     observed = np.ones(rounds.scores.shape, bool) if rounds.observed is None else rounds.observed
@@ -90,19 +90,31 @@ def run_kernel(
             program = jax.vmap(program, in_axes=(None, None if fresh else 0, Rounds(0, None, 0)))
         return program(learner, begin, jax.tree.map(jnp.asarray, rounds))
 
-    one = rounds.scores.size == rounds.length
-    leading = () if one else (-1,)
-
-    def flat(leaf: Any) -> np.ndarray:
-        return np.asarray(leaf).reshape(leading + leaf.shape[axes:])
-
-    begin = jax.tree.map(np.asarray if fresh else flat, begin)
-    rounds = rounds._replace(scores=flat(rounds.scores), observed=flat(rounds.observed))
-    kept, end = (_run_sequence if one else _run_batch)(kernel, learner, begin, fresh, rounds, keep)
-    kept, end = jax.tree.map(lambda leaf: np.reshape(leaf, batch + leaf.shape[len(leading) :]), (kept, end))
+    begin, scores, observed = jax.tree.map(np.asarray, (begin, rounds.scores, observed))
+    rounds = rounds._replace(scores=scores, observed=observed)
+    if batch:
+        kept, end = _run_flat(kernel, learner, begin, fresh, rounds, keep)
+    else:
+        kept, end = _run_sequence(kernel, learner, begin, fresh, rounds, keep)
     # These arrays are nobody else's: JAX may use their memory as it is. Totals are left to the host's precision.
     put = functools.partial(jax.device_put, may_alias=True)
     return put(kept) if keep == "all" else kept, put(end)
+
+
+def _run_flat(
+    kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
+) -> tuple[Any, State]:
+    """Replay a batch whatever its leading axes."""
+    batch, one = rounds.batch, rounds.scores.size == rounds.length
+    leading = () if one else (-1,)
+
+    def flat(leaf: np.ndarray) -> np.ndarray:
+        return leaf.reshape(leading + leaf.shape[len(batch) :])
+
+    begin = begin if fresh else jax.tree.map(flat, begin)
+    rounds = rounds._replace(scores=flat(rounds.scores), observed=flat(rounds.observed))
+    found = (_run_sequence if one else _run_batch)(kernel, learner, begin, fresh, rounds, keep)
+    return jax.tree.map(lambda leaf: np.reshape(leaf, batch + leaf.shape[len(leading) :]), found)
 
 
 def _run_sequence(
@@ -146,6 +158,8 @@ def pieces(rounds: int, count: int, longest: int | None = None) -> list[Piece]:
     wanted = cores() if rounds * count >= 16 * BLOCK else 1
     length = padded_length(-(-rounds // wanted))
     length = min(length, longest or length)
+    if length >= rounds:
+        return [Piece(slice(0, rounds), length - rounds)]
     starts = range(0, rounds, length)
     return [Piece(slice(at, min(at + length, rounds)), max(at + length - rounds, 0)) for at in starts]
 

@@ -49,7 +49,9 @@ def in_threads(tasks: Iterable[Callable[[], Any]]) -> list[Any]:
     waiting: deque[Future[Any]] = deque()
     tasks = iter(tasks)
     ahead = list(itertools.islice(tasks, 2))
-    if len(ahead) < 2 or cores() == 1:
+    if len(ahead) == 1:
+        return [ahead[0]()]
+    if cores() == 1:
         return [task() for task in itertools.chain(ahead, tasks)]
     with ThreadPoolExecutor(cores()) as pool:
         for task in itertools.chain(ahead, tasks):

@@ -7,16 +7,15 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpconformal.checks import whole
-from dpconformal.delays import Delayed, Told
-from dpconformal.learner import check_levels, support_of
+from dpconformal.delays import Delayed, Feedback, feedback_stream
+from dpconformal.learner import check_levels, fresh_state, support_of
 from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.pinball import pinball
 from dpconformal.rounds import Rounds
 from dpconformal.runs import Replay, not_at_once
 from dpconformal.scan import drive
-from dpconformal.shifting import arriving
-from dpconformal.starting import starting_state
+from dpconformal.starting import state_to_carry_on
 
 
 def pit(run: Replay, key: Array | None = None) -> Any:
@@ -101,10 +100,13 @@ def read_again(run: Replay, reader: Any, query: Array) -> Any:
     start, waiting = run.start, None
     if isinstance(start, Delayed):
         start, waiting = start.state, start.waiting
-    scores, begin = starting_state(run.learner, scores, start)
+    if start is None:
+        begin = fresh_state(run.learner, scores.shape[-1], scores.dtype)
+    else:
+        scores, begin = state_to_carry_on(run.learner, scores, start)
     late = None
     if not_at_once(run):
-        late = arriving(run.learner, run.delay, Told(scores, observed, run.context), waiting)
+        late = feedback_stream(run.learner, run.delay, Feedback(scores, observed, run.context), waiting)
     rounds = Rounds(scores, query.astype(scores.dtype), observed, run.context, late)
     found = drive(reader, run.learner, begin, rounds, fresh=start is None)[0]
     return found if run.mask is None else take_rounds(found, kept_rounds(run.mask))
