@@ -17,25 +17,12 @@ _WARM_UP = 20
 
 
 class Market(NamedTuple):
-    """
-    A stream of returns with forecasts.
+    """A stream of returns with forecasts."""
 
-    Attributes
-    ----------
-    dates : ndarray of datetime64, shape (T,)
-        Trading days.
-    returns : ndarray, shape (T,)
-        Daily returns in percent.
-    predictions : ndarray, shape (T, 2)
-        Forecasts made the day before: mean 0, and a standard deviation.
-    tomorrow : ndarray, shape (2,)
-        The forecast for the day after the last.
-    """
-
-    dates: np.ndarray  # (T,)
-    returns: np.ndarray  # (T,)
-    predictions: np.ndarray  # (T, 2)
-    tomorrow: np.ndarray  # (2,)
+    dates: np.ndarray  # (T,), trading days
+    returns: np.ndarray  # (T,), daily returns in percent
+    predictions: np.ndarray  # (T, 2), forecasts made the day before: mean 0, and a standard deviation
+    tomorrow: np.ndarray  # (2,), the forecast for the day after the last
 
 
 def market(index: str = "sp500", decay: float = 0.94) -> Market:

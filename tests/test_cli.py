@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import partial
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -12,10 +13,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
+from commands import run_command
 from scipy import stats
 
 import dpconformal as dpc
-from dpconformal import cli, demo
+from dpconformal import demo
 from dpconformal.cli.compare import measured
 from dpconformal.cli.methods import KINDS, Settings, make_learners, make_prior
 from dpconformal.cli.pictures import draw_comparison
@@ -38,15 +40,7 @@ def run(monkeypatch, capsys, tmp_path):
     """Run a command in an empty folder: its code, what it printed, what it complained of."""
     monkeypatch.chdir(tmp_path)
     pd.DataFrame({"score": SCORES}).to_csv("scores.csv", index=False)
-
-    def command(*words):
-        monkeypatch.setattr("sys.argv", ["dpconformal", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return command
+    return partial(run_command, monkeypatch, capsys)
 
 
 def test_replay_writes_thresholds_summary_certificate_and_report(run, tmp_path):

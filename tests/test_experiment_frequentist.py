@@ -10,6 +10,7 @@ import xarray as xr
 from scipy import integrate, stats
 
 import dpconformal as dpc
+from dpconformal.experiments import runs
 from dpconformal.experiments.frequentist import (
     METHODS,
     SCHEDULES,
@@ -30,7 +31,7 @@ TRUTH = stats.beta(2, 5)
 @pytest.fixture(scope="module")
 def data():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_BATCH", 4)  # two batches, the second filled up
+        patch.setattr(runs, "BATCH", 4)  # two batches, the second filled up
         return frequentist(seeds=6, level=LEVEL, counts=COUNTS, progress=False)
 
 

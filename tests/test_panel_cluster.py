@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from commands import run_command
 from distributed import Client, Security
 from test_panel_files import COLUMNS, parquet, table
 
 import dpconformal as dpc
-from dpconformal import cli
 from dpconformal.cli import cluster as clusters
 from dpconformal.cli import panel as command
 from dpconformal.panel import gathering
@@ -74,12 +74,9 @@ def run(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("COLUMNS", "100")
 
     def words(*given):
-        monkeypatch.setattr("sys.argv", ["dpconformal", "panel", *map(str, given)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
+        code, out, err = run_command(monkeypatch, capsys, "panel", *given)
         print(err)  # seen where a test fails
-        return ended.value.code or 0, out, err
+        return code, out, err
 
     return words
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from commands import run_command
 
 import dpconformal as dpc
-from dpconformal import cli
 from dpconformal.cli import panel as command
 
 
@@ -51,11 +51,9 @@ def run(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def words(*given):
-        monkeypatch.setattr("sys.argv", ["dpconformal", "panel", *map(str, given)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
+        code, _, err = run_command(monkeypatch, capfd, "panel", *given)
         gc.collect()  # when asyncio complains of errors that nobody took
-        return ended.value.code or 0, capfd.readouterr().err
+        return code, err + capfd.readouterr().err
 
     return words
 

@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from commands import run_command
 
 import dpconformal as dpc
-from dpconformal import cli
 from dpconformal.checkpoints.journal import Journal
 from dpconformal.cli import passes, series, tallies, unfinished
 from dpconformal.cli.tallies import order_statistics, tally
@@ -37,15 +38,7 @@ def run(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(series, "_EVERY", 0.0)
     monkeypatch.setattr(text_files, "BYTES", 300)
     pd.DataFrame({"score": SCORES}).to_csv("scores.csv", index=False)
-
-    def command(*words):
-        monkeypatch.setattr("sys.argv", ["dpconformal", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return command
+    return partial(run_command, monkeypatch, capsys)
 
 
 def work_of(out):

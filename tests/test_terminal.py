@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from commands import run_command
 
 import dpconformal as dpc
-from dpconformal import cli
 from dpconformal.canvas import LONGEST, as_label
 from dpconformal.tables import Terminal, table
 from dpconformal.visible import visible
@@ -39,13 +39,10 @@ def run(monkeypatch, capfd, tmp_path):
     frame.rename(columns={COLUMN: f"s{ACTS}"}).to_parquet(f"tables/{FILE}.parquet", index=False)
 
     def command(*words):
-        monkeypatch.setattr("sys.argv", ["dpconformal", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capfd.readouterr()
+        code, out, err = run_command(monkeypatch, capfd, *words)
         assert harmless(out), repr(out)
         assert harmless(err), repr(err)
-        return ended.value.code or 0, out, err
+        return code, out, err
 
     yield command
     plt.close("all")

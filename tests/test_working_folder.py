@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run_command
 
-from dpconformal import cli
 from dpconformal.checkpoints import atomic
 from dpconformal.checkpoints.atomic import write_whole
 from dpconformal.checkpoints.journal import Journal
@@ -29,10 +29,8 @@ def run(monkeypatch, capsys, tmp_path):
     np.savetxt("scores.csv", np.random.default_rng(0).random(64).round(3), header="score", comments="")
 
     def command(*words):
-        monkeypatch.setattr("sys.argv", ["dpconformal", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code or 0, capsys.readouterr().err.replace("\n", " ")
+        code, _, err = run_command(monkeypatch, capsys, *words)
+        return code, err.replace("\n", " ")
 
     return command
 

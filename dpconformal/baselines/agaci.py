@@ -10,55 +10,26 @@ from jax import lax
 from jax.nn import softmax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.aci import (
-    asked_of_window,
-    check_window,
-    check_window_and_misses,
-    judged_rounds,
-    window_of,
-)
-from dpconformal.baselines.dtaci import RATES, check_rates, levels_of_experts
-from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, width_of
-from dpconformal.baselines.grid_checks import support_with_rounding
+from dpconformal.baselines.grid import check_in_support, grid_of, initial_of, width_of
 from dpconformal.baselines.ogd import slope
-from dpconformal.beliefs.window import empty_window, slide
-from dpconformal.checks import Scalar, beside, check_within
+from dpconformal.baselines.window_learner import RATES, WindowExperts, check_window_and_misses, judged_rounds, window_of
+from dpconformal.beliefs.window import slide
+from dpconformal.checks import Scalar, beside, check_within, complain_at
 from dpconformal.pytree import register
 
 
 class WindowAndRegrets(NamedTuple):
-    """
-    The latest scores, and experts that differ in their rate.
+    """The latest scores, as in :class:`dpconformal.beliefs.window.Window`, and experts that differ in their rate."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        Scores seen; -1 once a bad one was met inside ``jit``.
-    latest, ordered : Array, shape (window,)
-        As in :class:`dpconformal.beliefs.window.Window`.
-    misses : Array, shape (G, K)
-        Rounds after the warm-up that each expert of each level missed.
-    regret : Array, shape (G, K)
-        What each expert would have saved, less a second-order penalty.
-    largest : Array, shape (G, K)
-        The most that an expert has gained or lost in one round.
-    squares : Array, shape (G, K)
-        Sum of squared gains.
-    experts : Array, shape (G, K)
-        The experts' thresholds of the coming round; 0 before any score.
-    answer : Array, shape (G,)
-        Their mixture.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    latest: Float[Array, "*B W"]  # (window,)
-    ordered: Float[Array, "*B W"]  # (window,)
-    misses: Int[Array, "*B G K"]  # (G, K)
-    regret: Float[Array, "*B G K"]  # (G, K)
-    largest: Float[Array, "*B G K"]  # (G, K)
-    squares: Float[Array, "*B G K"]  # (G, K)
-    experts: Float[Array, "*B G K"]  # (G, K)
-    answer: Float[Array, "*B G"]  # (G,)
+    seen: Int[Array, "*B"]
+    latest: Float[Array, "*B W"]
+    ordered: Float[Array, "*B W"]
+    misses: Int[Array, "*B G K"]  # rounds after the warm-up that each expert of each level missed
+    regret: Float[Array, "*B G K"]  # what each expert would have saved, less a second-order penalty
+    largest: Float[Array, "*B G K"]  # the most that an expert has gained or lost in one round
+    squares: Float[Array, "*B G K"]  # sum of squared gains
+    experts: Float[Array, "*B G K"]  # the experts' thresholds of the coming round; 0 before any score
+    answer: Float[Array, "*B G"]  # their mixture
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves: a gain is at most 1, and thresholds lie in the support."""
@@ -68,16 +39,15 @@ class WindowAndRegrets(NamedTuple):
         check_within("state.regret", self.regret, -1.5 * most, 1.5 * most)
         check_within("state.largest", self.largest, 0, 1 + 1e-3)
         check_within("state.squares", self.squares, 0, most)
-        low, high = support_with_rounding(learner, self.answer)
-        check_within("state.answer", self.answer, low, high, "thresholds stay in the support")
+        check_in_support(learner, "answer", self.answer)
         fresh = beside(self.seen, self.experts) == 0
-        low, high = np.where(fresh, 0, low), np.where(fresh, 0, high)
-        check_within("state.experts", self.experts, low, high, "thresholds stay in the support")
+        check_in_support(learner, "experts", self.experts, also_0=fresh)
+        complain_at("state.experts", self.experts, fresh & (np.asarray(self.experts) != 0), "must be 0 at first")
 
 
 @register(static=("window", "warmup", "convention"))
 @dataclass(frozen=True, eq=False)
-class AgACI(GridLearner):
+class AgACI(WindowExperts):
     """
     Aggregated ACI: ACI at several rates, whose thresholds are mixed by Bernstein online aggregation (BOA).
 
@@ -129,27 +99,9 @@ class AgACI(GridLearner):
     high: Scalar = 1.0
     state_type: ClassVar[type] = WindowAndRegrets
 
-    def __post_init__(self) -> None:
-        check_window(self)
-        check_rates(self)
-
-    def sound(self) -> Any:
-        """Tell whether hyperparameters are in range."""
-        return super().sound() & jnp.all(jnp.asarray(self.rates) > 0)
-
     def start(self, dtype: Any) -> WindowAndRegrets:
         """Return the state before any score."""
-        shape = len(self.levels), len(self.rates)
-        nothing = jnp.zeros(shape, dtype)
-        return WindowAndRegrets(
-            *empty_window(self.window, dtype),
-            misses=jnp.zeros(shape, jnp.int32),
-            regret=nothing,
-            largest=nothing,
-            squares=nothing,
-            experts=nothing,
-            answer=initial_of(self, dtype),
-        )
+        return super().start(dtype, *(jnp.zeros(self.columns, dtype),) * 4, initial_of(self, dtype))
 
     def thresholds(self, state: WindowAndRegrets) -> Float[Array, " G"]:
         """Predict the threshold of each level of the grid."""
@@ -174,8 +126,7 @@ class AgACI(GridLearner):
             largest=largest,
             squares=squares,
         )
-        levels = levels_of_experts(self, after)
-        experts = lax.optimization_barrier(asked_of_window(self, window, levels, self.convention, "ends"))
+        experts = lax.optimization_barrier(self.ask(window, self.adapted_levels(after)))
         # Relative to one of them: a mean of equal thresholds is that threshold to the last bit, as scores may be.
         mean = experts[:, 0] + jnp.sum(softmax(rates * regret, axis=-1) * (experts - experts[:, :1]), axis=-1)
         answer = jnp.where(after.seen < self.warmup, state.answer, mean)

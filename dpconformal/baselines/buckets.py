@@ -12,31 +12,14 @@ from dpconformal.learner import rounding
 
 
 class Buckets(NamedTuple):
-    """
-    Coverage within each bucket of thresholds and each group.
+    """Coverage within each bucket of thresholds and each group."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        Scores seen; -1 once a bad one was met inside ``jit``.
-    key : Array, shape (2,)
-        Data of a threefry key, which does not change: the coin of round t comes from ``fold_in(key, t)``.
-    coin : Array, shape ()
-        A number in [0, 1), drawn for the coming round.
-    counts : Array, shape (groups, G, buckets)
-        Rounds in which a group came up and the level's threshold lay in the bucket.
-    misses : Array, shape (groups, G, buckets)
-        Those whose score exceeded the threshold.
-    worth : Array, shape (groups, G, buckets)
-        1/f(counts), what a round more or less counts; 1 without normalisation.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    key: UInt32[Array, "*B 2"]  # (2,)
-    coin: Float[Array, "*B"]  # ()
-    counts: Int[Array, "*B N G M"]  # (groups, G, buckets)
-    misses: Int[Array, "*B N G M"]  # (groups, G, buckets)
-    worth: Float[Array, "*B N G M"]  # (groups, G, buckets)
+    seen: Int[Array, "*B"]  # scores; -1 once a bad one was met inside jit
+    key: UInt32[Array, "*B 2"]  # a threefry key that does not change: the coin of round t comes from fold_in(key, t)
+    coin: Float[Array, "*B"]  # a number in [0, 1), drawn for the coming round
+    counts: Int[Array, "*B N G M"]  # rounds in which a group came up and the level's threshold lay in the bucket
+    misses: Int[Array, "*B N G M"]  # those whose score exceeded the threshold
+    worth: Float[Array, "*B N G M"]  # 1/f(counts), what a round more or less counts; 1 without normalisation
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves: a round of a group is counted once for each level."""
@@ -52,19 +35,10 @@ class Buckets(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """
-    What is played in a round.
+    """What is played in a round."""
 
-    Attributes
-    ----------
-    bucket : Array, shape (G,)
-        The bucket of each level's threshold; -1 where the round belongs to no group.
-    threshold : Array, shape (G,)
-        The threshold, as a share of the support.
-    """
-
-    bucket: Int[Array, " G"]  # (G,)
-    threshold: Float[Array, " G"]  # (G,)
+    bucket: Int[Array, " G"]  # that of each level's threshold; -1 where the round belongs to no group
+    threshold: Float[Array, " G"]  # as a share of the support
 
 
 def no_rounds(groups: int, levels: int, buckets: int, seed: Any, dtype: Any) -> Buckets:
@@ -94,25 +68,9 @@ def choose(
     resolution: int,
 ) -> Choice:
     """
-    Choose a bucket for each level.
+    Choose a bucket for each level, in a round of these groups.
 
-    Parameters
-    ----------
-    state : Buckets
-        Errors so far.
-    groups : Array, shape (groups,)
-        To which groups the round belongs.
-    levels : Array, shape (G,)
-        The grid.
-    eta : Array, shape ()
-        How sharply errors are weighted.
-    resolution : int
-        The lower of two buckets is played 1/(resolution · buckets) below its upper edge.
-
-    Returns
-    -------
-    Choice
-        Of the coming round.
+    The lower of two neighbouring buckets is played 1/(resolution · buckets) below its upper edge.
     """
     dtype, buckets = state.coin.dtype, state.counts.shape[-1]
     last = buckets - 1

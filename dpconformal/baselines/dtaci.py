@@ -10,42 +10,21 @@ from jax.nn import softmax
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.aci import (
-    adapted_levels,
-    asked_of_window,
-    check_window,
-    check_window_and_misses,
-    window_of,
-)
-from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
-from dpconformal.beliefs.window import empty_window, share_at_least, slide
-from dpconformal.checks import Scalar, as_numbers, check_within, complain_at, is_traced, places
+from dpconformal.baselines.grid import grid_of, initial_of
+from dpconformal.baselines.window_learner import RATES, WindowExperts, check_window_and_misses, window_of
+from dpconformal.beliefs.window import share_at_least, slide
+from dpconformal.checks import Scalar, check_within, complain_at
 from dpconformal.pytree import register
-
-RATES = tuple(0.001 * 2**k for k in range(8))
 
 
 class WindowAndExperts(NamedTuple):
-    """
-    The latest scores, and experts that differ in their rate.
+    """The latest scores, as in :class:`dpconformal.beliefs.window.Window`, and experts that differ in their rate."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        Scores seen; -1 once a bad one was met inside ``jit``.
-    latest, ordered : Array, shape (window,)
-        As in :class:`dpconformal.beliefs.window.Window`.
-    misses : Array, shape (G, K)
-        Rounds after the warm-up that each expert of each level missed.
-    log_weights : Array, shape (G, K)
-        Logarithms of the experts' weights; the largest is 0.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    latest: Float[Array, "*B W"]  # (window,)
-    ordered: Float[Array, "*B W"]  # (window,)
-    misses: Int[Array, "*B G K"]  # (G, K)
-    log_weights: Float[Array, "*B G K"]  # (G, K)
+    seen: Int[Array, "*B"]
+    latest: Float[Array, "*B W"]
+    ordered: Float[Array, "*B W"]
+    misses: Int[Array, "*B G K"]  # rounds after the warm-up that each expert of each level missed
+    log_weights: Float[Array, "*B G K"]  # logarithms of the experts' weights; the largest is 0
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves: what is shared out keeps every expert's weight up."""
@@ -56,29 +35,9 @@ class WindowAndExperts(NamedTuple):
         complain_at("state.log_weights", self.log_weights, (largest != 0)[..., None], "the largest must be 0")
 
 
-def check_rates(learner: Any) -> None:
-    """Check and normalise the rates of a learner's experts, while it is being constructed."""
-    name = f"{type(learner).__name__}.rates"
-    rates = as_numbers(name, learner.rates)
-    if rates.ndim == 0 or rates.shape[-1] == 0:
-        raise ValueError(f"{name} has shape {rates.shape}: pass a rate for each expert, such as [0.001, 0.01, 0.1]")
-    if not is_traced(rates):
-        rates = rates.astype(float)
-        complain_at(name, rates, ~((rates > 0) & (rates < math.inf)), "must be finite and above 0")
-    object.__setattr__(learner, "rates", rates)
-
-
-def levels_of_experts(learner: Any, state: Any) -> Float[Array, "G K"]:
-    """Compute the adapted level of each expert, see :func:`dpconformal.baselines.aci.adapted_levels`."""
-    dtype, shape = state.latest.dtype, state.misses.shape
-    levels = jnp.broadcast_to(grid_of(learner, dtype)[:, None], shape)
-    rates = jnp.broadcast_to(jnp.asarray(learner.rates).astype(dtype)[None, :], shape)
-    return adapted_levels(levels, state.misses, state.seen - learner.warmup, rates)
-
-
 @register(static=("window", "horizon", "warmup", "outside"))
 @dataclass(frozen=True, eq=False)
-class DtACI(GridLearner):
+class DtACI(WindowExperts):
     """
     Dynamically-tuned ACI (DtACI, first called FACI): ACI at several rates, mixed by exponential weights.
 
@@ -132,31 +91,23 @@ class DtACI(GridLearner):
     low: Scalar = 0.0
     high: Scalar = 1.0
     state_type: ClassVar[type] = WindowAndExperts
-
-    def __post_init__(self) -> None:
-        check_window(self)
-        check_rates(self)
-        object.__setattr__(self, "horizon", places("DtACI.horizon", self.horizon, 1))
-
-    def sound(self) -> Any:
-        """Tell whether hyperparameters are in range."""
-        return super().sound() & jnp.all(jnp.asarray(self.rates) > 0)
+    sizes: ClassVar[tuple[str, ...]] = ("window", "horizon", "warmup")
 
     def start(self, dtype: Any) -> WindowAndExperts:
         """Return the state before any score."""
-        shape = len(self.levels), len(self.rates)
-        return WindowAndExperts(*empty_window(self.window, dtype), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype))
+        return super().start(dtype, jnp.zeros(self.columns, dtype))
 
     def thresholds(self, state: WindowAndExperts) -> Float[Array, " G"]:
         """Predict the threshold of each level of the grid."""
-        level = jnp.sum(softmax(state.log_weights, axis=-1) * levels_of_experts(self, state), axis=-1)
-        answers = asked_of_window(self, window_of(state), level, "inverted_cdf", self.outside)
-        return jnp.where(state.seen < self.warmup, initial_of(self, state.latest.dtype), answers)
+        level = jnp.sum(softmax(state.log_weights, axis=-1) * self.adapted_levels(state), axis=-1)
+        return jnp.where(
+            state.seen < self.warmup, initial_of(self, state.latest.dtype), self.ask(window_of(state), level)
+        )
 
     def learn(self, state: WindowAndExperts, score: Float[Array, ""]) -> WindowAndExperts:
         """Move the window on, and after the warm-up judge the experts by the score's p-value."""
         dtype, active = score.dtype, state.seen >= self.warmup
-        target, experts = 1 - grid_of(self, dtype)[:, None], 1 - levels_of_experts(self, state)  # as miscoverage
+        target, experts = 1 - grid_of(self, dtype)[:, None], 1 - self.adapted_levels(state)  # as miscoverage
         value = share_at_least(window_of(state), score)
         loss = target * (value - experts) - jnp.minimum(value - experts, 0)
         moved = state.log_weights - self._learning_rate(dtype)[:, None] * loss
@@ -164,8 +115,7 @@ class DtACI(GridLearner):
         pooled = logsumexp(moved, axis=-1, keepdims=True) + math.log(share / len(self.rates))
         mixed = jnp.logaddexp(moved + math.log1p(-share), pooled)
         mixed = mixed - jnp.max(mixed, axis=-1, keepdims=True)
-        sets = asked_of_window(self, window_of(state), 1 - experts, "inverted_cdf", self.outside)
-        missed = (score > sets) & active
+        missed = (score > self.ask(window_of(state), 1 - experts)) & active
         return WindowAndExperts(
             *slide(window_of(state), score),
             state.misses + missed.astype(state.misses.dtype),

@@ -1,5 +1,6 @@
 """What iterate-centric methods have in common: a copy for each level of a grid, and queries for these levels alone."""
 
+import functools
 from typing import Any, ClassVar
 
 import jax
@@ -7,12 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.grid_checks import SAME, check_asked, check_state, check_width
 from dpconformal.beliefs.weights import check_unspoilt
-from dpconformal.checks import Numbers, Scalar, whole
-from dpconformal.counting import advance, room_to_count
-from dpconformal.inputs import as_levels, as_score, check_not_batched
+from dpconformal.beliefs.window import check_latest
+from dpconformal.checks import (
+    Numbers,
+    Scalar,
+    as_numbers,
+    check_not_forked,
+    check_within,
+    complain_at,
+    is_traced,
+    number,
+    ordered,
+    places,
+    whole,
+)
+from dpconformal.counting import advance, check_countable, room_to_count
+from dpconformal.inputs import as_levels, as_score, check_not_batched, exactly, is_interval
 from dpconformal.learner import State, usable
+
+SAME = 2.0**-22  # levels that are no further apart are one level: four units in the last place of a float32 below 1
 
 
 class GridLearner:
@@ -31,8 +46,22 @@ class GridLearner:
     low: Scalar
     high: Scalar
     state_type: ClassVar[type]
+    sizes: ClassVar[tuple[str, ...]] = ()  # hyperparameters that are whole numbers, at least 1
+    not_negative: ClassVar[tuple[str, ...]] = ()  # hyperparameters that are at least 0; None is left alone
+    positive: ClassVar[tuple[str, ...]] = ()  # hyperparameters that are above 0
+    start_anywhere: bool = False  # whether initial thresholds may lie outside the support
     to_nearest: ClassVar[bool] = False  # whether the nearest level of the grid answers for one that it does not have
     room: ClassVar[int | None] = None  # size of an axis of the state that may also be smaller
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        _check_grid(self, owner)
+        for name in (*self.not_negative, *self.positive):
+            if (value := getattr(self, name)) is not None:
+                value = number(f"{owner}.{name}", value, 0.0, open_low=name in self.positive)
+                object.__setattr__(self, name, value)
+        for name in self.sizes:
+            object.__setattr__(self, name, places(f"{owner}.{name}", getattr(self, name), 1))
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -50,34 +79,52 @@ class GridLearner:
         """Return the state before any score; a replay tells how many ``rounds`` are to come."""
         check_not_batched(self)
         dtype = dtype or jnp.result_type(float)
-        check_width(self, dtype)
+        _check_width(self, dtype)
         if rounds is not None:
             whole("rounds", rounds, 0)
-        return _started(self, np.dtype(dtype))
+        return _start(self, np.dtype(dtype))
 
     def prepare(self, state: State, rounds: int) -> State:
         """Check that a state, or a batch of them, can be carried on from, and that it can count the rounds to come."""
         check_state(self, state, batched=True)
         check_unspoilt(state.seen)
-        check_width(self, dtype_of(state))
+        _check_width(self, dtype_of(state))
         return room_to_count(state, rounds)
 
     def check_levels(self, levels: Numbers, why: str = "") -> None:
         """Refuse levels that the grid does not have; ``why`` is added to the message."""
-        check_asked(self, levels, why)
+        _check_asked(self, levels, why)
 
     def quantile(self, state: State, levels: Numbers) -> Float[Array, "..."]:
         """Predict the threshold of each level, which must be one of the grid."""
-        return routed(self, state, levels)
+        return self._answer(state, levels)
 
     def observe(self, state: State, score: Numbers) -> State:
         """Return the state after one more score."""
-        return learnt(self, state, score)
+        return self._observe(state, score)
+
+    def _answer(self, state: State, levels: Numbers, *given: Any) -> Float[Array, "..."]:
+        check_state(self, state)
+        self.check_levels(levels)
+        return _quantile(self, state, as_levels(levels, dtype_of(state)), given)
+
+    def _observe(self, state: State, score: Numbers, *given: Any) -> State:
+        check_state(self, state)
+        state = room_to_count(state, 1)
+        return _observe(self, state, as_score(score, self.support).astype(dtype_of(state)), given)
 
     def sound(self) -> Any:
         """Tell whether hyperparameters are in range; traced ones, which nobody could check, may not be."""
+        found = jnp.asarray(self.low < self.high)
         initial = getattr(self, "initial", None)
-        return True if initial is None else jnp.all((initial >= self.low) & (initial <= self.high))
+        if initial is not None:
+            inside = jnp.isfinite(initial) if self.start_anywhere else (initial >= self.low) & (initial <= self.high)
+            found &= jnp.all(inside)
+        for name in self.not_negative:
+            found &= True if getattr(self, name) is None else getattr(self, name) >= 0
+        for name in self.positive:
+            found &= getattr(self, name) > 0
+        return found
 
     def start(self, dtype: Any) -> State:
         """Return the state before any score."""
@@ -92,26 +139,27 @@ class GridLearner:
         raise NotImplementedError
 
 
-def routed(learner: Any, state: State, levels: Numbers, *given: Any) -> Float[Array, "..."]:
-    """
-    Ask a grid learner for levels of its grid, in any order.
+class ContextGridLearner(GridLearner):
+    """A grid learner that may be told something before each round."""
 
-    Returns: Thresholds; NaN for a traced level that is not in the grid.
-    """
-    check_state(learner, state)
-    learner.check_levels(levels)
-    return _routed(learner, state, as_levels(levels, dtype_of(state)), given)
+    def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
+        """Predict the threshold of each level, which must be one of the grid, in a round with this context."""
+        return self._answer(state, levels, self.context_row(state, context))
+
+    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
+        """Return the state after one more score, in a round with this context."""
+        return self._observe(state, score, self.context_row(state, context))
+
+    def context_row(self, state: State, context: Any) -> Any:
+        """Return the context of one round, checked."""
+        raise NotImplementedError
 
 
-def learnt(learner: Any, state: State, score: Numbers, *given: Any) -> State:
-    """
-    Let a grid learner take in a score.
-
-    Returns: With the score counted; spoilt if it was a bad one inside ``jit``.
-    """
-    check_state(learner, state)
-    state = room_to_count(state, 1)
-    return _learnt(learner, state, as_score(score, learner.support).astype(dtype_of(state)), given)
+def takes_context(context: Any, wanted: bool, needed: str, refused: str) -> bool:
+    """Return whether a learner takes a context; refuse one that is missing or given in vain."""
+    if wanted == (context is not None):
+        return wanted
+    raise ValueError(f"context is missing: {needed}" if wanted else f"context is given, and {refused}")
 
 
 def nearest(grid: Float[Array, " G"], levels: Float[Array, "*n"]) -> Int[Array, "*n"]:
@@ -120,21 +168,21 @@ def nearest(grid: Float[Array, " G"], levels: Float[Array, "*n"]) -> Int[Array, 
 
 
 @jax.jit(static_argnames="dtype")
-def _started(learner: Any, dtype: Any) -> State:
+def _start(learner: Any, dtype: Any) -> State:
     return learner.start(dtype)
 
 
 @jax.jit
-def _routed(learner: Any, state: State, levels: Array, given: tuple[Any, ...]) -> Array:
+def _quantile(learner: Any, state: State, levels: Array, given: tuple[Any, ...]) -> Array:
     grid = grid_of(learner, levels.dtype)
-    own = jnp.where(jnp.isnan(grid) | ~jnp.asarray(learner.sound()), jnp.nan, learner.thresholds(state, *given))
+    own = jnp.where(jnp.isnan(grid) | ~learner.sound(), jnp.nan, learner.thresholds(state, *given))
     found = nearest(grid, levels)
     known = learner.to_nearest | (jnp.abs(grid[found] - levels) <= SAME)
     return jnp.where((state.seen < 0) | jnp.isnan(levels) | ~known, jnp.nan, own[found])
 
 
 @jax.jit
-def _learnt(learner: Any, state: State, score: Array, given: tuple[Any, ...]) -> State:
+def _observe(learner: Any, state: State, score: Array, given: tuple[Any, ...]) -> State:
     fine = usable(score, learner.support)
     return learner.learn(state, score, *given)._replace(seen=advance(state.seen, fine))
 
@@ -152,11 +200,7 @@ def width_of(learner: Any, dtype: Any) -> Float[Array, ""]:
 
 
 def initial_of(learner: Any, dtype: Any) -> Float[Array, " G"]:
-    """
-    Return the threshold at which each level starts.
-
-    Returns: The learner's own, or the quantiles of the uniform distribution on the support.
-    """
+    """Return where each level starts: the learner's own thresholds, or uniform quantiles on the support."""
     levels = grid_of(learner, dtype)
     if learner.initial is None:
         return jnp.asarray(learner.low, dtype) + width_of(learner, dtype) * levels
@@ -166,3 +210,122 @@ def initial_of(learner: Any, dtype: Any) -> Float[Array, " G"]:
 def dtype_of(state: State) -> Any:
     """Return the floating type of a state."""
     return next(leaf.dtype for leaf in state if jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def _check_grid(learner: Any, owner: str) -> None:
+    """Check and normalise the levels, the support and the initial thresholds of a learner that is being constructed."""
+    object.__setattr__(learner, "levels", _column(f"{owner}.levels", learner.levels))
+    if not is_traced(learner.levels):
+        levels = learner.levels
+        if levels.shape[-1] == 0:
+            raise ValueError(f"{owner}.levels has shape {levels.shape}: pass at least one level, such as [0.9]")
+        complain_at(f"{owner}.levels", levels, ~((levels >= 0) & (levels <= 1)), "a level lies in [0, 1]; 90 % is 0.9")
+    for name in ("low", "high"):
+        object.__setattr__(learner, name, number(f"{owner}.{name}", getattr(learner, name)))
+    low, high = learner.support
+    ordered(owner, low, high)
+    if getattr(learner, "initial", None) is None:
+        return
+    initial = _column(f"{owner}.initial", learner.initial)
+    object.__setattr__(learner, "initial", initial)
+    if initial.shape[-1] not in (1, learner.levels.shape[-1]):
+        raise ValueError(
+            f"{owner}.initial has shape {initial.shape}: pass one threshold, or one for each of the "
+            f"{learner.levels.shape[-1]} levels"
+        )
+    if is_traced(initial, low, high):
+        return
+    complain_at(f"{owner}.initial", initial, ~np.isfinite(initial), "must be finite")
+    if not learner.start_anywhere:
+        why = f"a threshold starts within the support [{low}, {high}]"
+        complain_at(f"{owner}.initial", initial, ~((initial >= low) & (initial <= high)), why)
+
+
+def _column(name: str, values: Any) -> Any:
+    array = as_numbers(name, values)
+    return jnp.atleast_1d(array) if is_traced(array) else np.atleast_1d(np.asarray(array, float))
+
+
+def _check_asked(learner: Any, levels: Any, why: str) -> None:
+    """Check that a learner has the levels that it is asked for; traced ones, or a traced grid, are not looked at."""
+    if learner.to_nearest or is_traced(levels, learner.levels) or np.ndim(learner.levels) != 1:
+        return
+    as_levels(levels)
+    asked, grid = np.asarray(as_numbers("levels", levels), float), np.asarray(learner.levels, float)
+    ascending = np.sort(grid)
+    after = np.searchsorted(ascending, asked)  # the two neighbours of each level: rounds may be many
+    neighbours = (ascending[np.clip(place, 0, grid.size - 1)] for place in (after - 1, after))
+    missing = np.minimum(*(np.abs(asked - neighbour) for neighbour in neighbours)) > SAME
+    if not missing.any():
+        return
+    name, grids = type(learner).__name__, (_written(grid), _written(np.unique(asked)))
+    remedy = f"construct it with the levels that you ask for, {name}({grids[1]}), or use MultiOGD or MultiMVP"
+    why = f"not in the grid of this {name}, {grids[0]}{why}; {remedy}, which answer with their nearest level"
+    complain_at("levels", asked, missing, why)
+
+
+def _written(levels: Any) -> str:
+    """Write a few levels, and of many the first and the last."""
+    shown = [exactly(level) for level in levels]
+    return f"[{', '.join(shown if len(shown) <= 8 else [*shown[:3], '…', shown[-1]])}]"
+
+
+def check_state(learner: Any, state: Any, batched: bool = False) -> None:
+    """Check that a learner can work with a state."""
+    check_not_forked()
+    check_not_batched(learner)
+    name, kind = type(learner).__name__, learner.state_type
+    if not isinstance(state, kind):
+        raise ValueError(
+            f"state is a {type(state).__name__}: {name} carries on from a {kind.__name__}, such as run.state"
+        )
+    check_countable(state)
+    if np.ndim(state.seen) and not batched:
+        raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
+    leaves, structure = jax.tree.flatten(learner)
+    expected = _shapes(structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
+    for field, own, wanted in zip(kind._fields, state, expected, strict=True):
+        shape = np.shape(own)[np.ndim(state.seen) :]
+        if len(shape) != len(wanted) or any(
+            a != b and not a < b == learner.room for a, b in zip(shape, wanted, strict=True)
+        ):
+            raise ValueError(
+                f"state.{field} has shape {shape}, and this {name} works with {wanted}: carry on with the learner "
+                "that made it"
+            )
+    if hasattr(state, "latest"):
+        check_latest(name, state.latest, learner.support)
+
+
+def check_in_support(learner: Any, name: str, values: Any, step: Any = None, also_0: Any = False) -> None:
+    """
+    Check that thresholds of a state lie in the support, give or take rounding.
+
+    ``step``: Descent leaves the support by one step at most: above all scores it only steps down, below them only up.
+    ``also_0``: Where 0 may stand instead, for there is no threshold yet.
+    """
+    why = "thresholds stay in the support" if step is None else "one step leads no further from the support"
+    low: Any = np.float64(learner.low)
+    high: Any = np.float64(learner.high)
+    with np.errstate(over="ignore"):
+        reach = (high - low) * (step or 0)
+        reach = reach + 64 * float(jnp.finfo(values.dtype).eps) * (max(abs(low), abs(high)) + reach)
+        low, high = low - reach, high + reach
+    low, high = np.where(also_0, np.minimum(low, 0), low), np.where(also_0, np.maximum(high, 0), high)
+    check_within(f"state.{name}", values, low, high, why)
+
+
+@functools.lru_cache
+def _shapes(structure: Any, leaves: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
+    """Shapes of a learner's state, by the learner's own; remembered, for online use is a call a round."""
+    learner = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    return tuple(leaf.shape for leaf in jax.eval_shape(lambda own: own.start(jnp.float32), learner))
+
+
+def _check_width(learner: Any, dtype: Any) -> None:
+    """Check that a support is still one in the precision to work in."""
+    if not is_traced(learner.support) and not is_interval(learner.support, dtype):
+        raise ValueError(
+            f"{type(learner).__name__} on [{learner.low}, {learner.high}] collapses in {np.dtype(dtype)}; rescale, or "
+            "enable 64-bit JAX (jax_enable_x64)"
+        )

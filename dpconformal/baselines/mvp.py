@@ -8,16 +8,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dpconformal.baselines.buckets import Buckets, Choice, choose, counted, no_rounds, reseeded
-from dpconformal.baselines.grid import GridLearner, grid_of, learnt, routed, width_of
-from dpconformal.baselines.grid_checks import check_grid
-from dpconformal.checks import Numbers, Scalar, check_not_forked, check_seed, is_traced, number, places, whole
+from dpconformal.baselines.grid import ContextGridLearner, grid_of, takes_context, width_of
+from dpconformal.checks import Scalar, check_not_forked, check_seed, is_traced, places, whole
 from dpconformal.learner import State
 from dpconformal.pytree import register
 
 
 @register(static=("buckets", "normalize", "groups", "resolution"))
 @dataclass(frozen=True, eq=False)
-class MVP(GridLearner):
+class MVP(ContextGridLearner):
     """
     Multivalid prediction (MVP), for each level of a grid.
 
@@ -77,14 +76,14 @@ class MVP(GridLearner):
     low: Scalar = 0.0
     high: Scalar = 1.0
     state_type: ClassVar[type] = Buckets
+    sizes: ClassVar[tuple[str, ...]] = ("buckets", "groups")
+    positive: ClassVar[tuple[str, ...]] = ("eta",)
 
     def __post_init__(self) -> None:
-        check_grid(self)
+        super().__post_init__()
         own = type(self).__name__
-        for name, check in (("buckets", places), ("groups", places), ("resolution", whole)):
-            object.__setattr__(self, name, check(f"{own}.{name}", getattr(self, name), 1))
+        object.__setattr__(self, "resolution", whole(f"{own}.resolution", self.resolution, 1))
         places(f"{own}.buckets * {own}.groups", self.buckets * self.groups, 1)
-        object.__setattr__(self, "eta", number(f"{own}.eta", self.eta, 0.0, open_low=True))
         if not isinstance(self.normalize, bool):
             raise ValueError(f"{own}.normalize = {self.normalize!r}: pass True or False")
         check_seed(f"{own}.seed", self.seed)
@@ -112,18 +111,6 @@ class MVP(GridLearner):
             raise ValueError(f"context has shape {rows.shape}: pass a row of {self.groups} booleans a round, {full}")
         return jnp.broadcast_to(rows, full)
 
-    def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
-        """Predict the threshold of each level, which must be one of the grid, for a round of these groups."""
-        return routed(self, state, levels, self._row(context))
-
-    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
-        """Return the state after one more score, in a round of these groups."""
-        return learnt(self, state, score, self._row(context))
-
-    def sound(self) -> Any:
-        """Tell whether hyperparameters are in range."""
-        return jnp.asarray(self.eta > 0)
-
     def start(self, dtype: Any) -> Buckets:
         """Return the state before any score."""
         return no_rounds(self.groups, len(self.levels), self.buckets, self.seed, dtype)
@@ -147,13 +134,12 @@ class MVP(GridLearner):
         return jnp.asarray(self.low, share.dtype) + width_of(self, share.dtype) * share
 
     def _wanted(self, context: Any) -> bool:
-        if (context is None) != (self.groups > 1):
-            return self.groups > 1
-        if context is None:
-            raise ValueError(f"context is missing: an MVP with groups = {self.groups} needs each round's groups")
-        raise ValueError("context is given, and this MVP takes none: make it with groups=2 or more")
+        needed = f"an MVP with groups = {self.groups} needs each round's groups"
+        return takes_context(context, self.groups > 1, needed, "this MVP takes none: make it with groups=2 or more")
 
-    def _row(self, context: Any) -> Array:
+    def context_row(self, state: State, context: Any) -> Array:
+        """Check the groups of a round; without a context there is one group, of which every round is."""
+        del state
         check_not_forked()
         if not self._wanted(context):
             return jnp.ones(1, bool)

@@ -8,42 +8,27 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal import rates
-from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, width_of
-from dpconformal.baselines.grid_checks import check_grid, support_with_rounding
-from dpconformal.checks import Scalar, check_within, is_traced
+from dpconformal.baselines.grid import GridLearner, check_in_support, grid_of, initial_of, width_of
+from dpconformal.checks import Scalar, is_traced
 from dpconformal.counting import rounds_after
 from dpconformal.learner import State
 from dpconformal.pytree import register
 
 
 class Iterates(NamedTuple):
-    """
-    Where gradient descent stands.
+    """Where gradient descent stands."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        Scores seen; -1 once a bad one was met inside ``jit``.
-    iterate : Array, shape (G,)
-        The threshold of each level of the grid.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    iterate: Float[Array, "*B G"]  # (G,)
+    seen: Int[Array, "*B"]  # scores; -1 once a bad one was met inside jit
+    iterate: Float[Array, "*B G"]  # the threshold of each level of the grid
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves; how long a user's own steps were is not known."""
         longest = learner.rate.scale if isinstance(learner.rate, rates.Power) else np.inf
-        low, high = support_with_rounding(learner, self.iterate, longest)
-        check_within("state.iterate", self.iterate, low, high, "one step leads no further from the support")
+        check_in_support(learner, "iterate", self.iterate, longest)
 
 
 def slope(threshold: Float[Array, "*n"], score: Float[Array, ""], levels: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """
-    Compute a derivative of the quantile loss by the threshold.
-
-    Returns: 1 - level where the score is covered, -level where it is not.
-    """
+    """Compute a derivative of the quantile loss by the threshold: 1 - level where the score is covered, else -level."""
     return (threshold >= score).astype(levels.dtype) - levels
 
 
@@ -96,7 +81,7 @@ class OGD(GridLearner):
     state_type: ClassVar[type] = Iterates
 
     def __post_init__(self) -> None:
-        check_grid(self)
+        super().__post_init__()
         object.__setattr__(self, "rate", rates.as_rate(self.rate, type(self).__name__))
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> State:

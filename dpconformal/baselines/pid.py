@@ -7,48 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.aci import OUTSIDE
-from dpconformal.baselines.grid import GridLearner, dtype_of, grid_of, learnt, routed
-from dpconformal.baselines.grid_checks import check_grid
+from dpconformal.baselines.grid import ContextGridLearner, dtype_of, grid_of, takes_context
+from dpconformal.baselines.window_learner import OUTSIDE, check_choice
 from dpconformal.beliefs.window import check_filled
-from dpconformal.checks import (
-    Numbers,
-    Scalar,
-    as_numbers,
-    beside,
-    check_within,
-    complain_at,
-    is_traced,
-    number,
-    places,
-)
+from dpconformal.checks import Scalar, as_numbers, beside, check_within, complain_at, is_traced, places
 from dpconformal.learner import State
 from dpconformal.pytree import register
 
 
 class Controller(NamedTuple):
-    """
-    What the controller knows.
+    """What the controller knows."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        Scores seen; -1 once a bad one was met inside ``jit``.
-    tracker : Array, shape (G,)
-        The quantile tracker of each level: the proportional part.
-    misses : Array, shape (G,)
-        Rounds but the latest one whose score exceeded the threshold: the integral part is computed from them.
-    missed : Array, shape (G,)
-        1 where the score of the latest round exceeded the threshold, which the integral part learns a round later.
-    latest : Array, shape (window,)
-        The latest scores, for the scale of the steps; of length 0 without a window.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    tracker: Float[Array, "*B G"]  # (G,)
-    misses: Int[Array, "*B G"]  # (G,)
-    missed: Int[Array, "*B G"]  # (G,)
-    latest: Float[Array, "*B W"]  # (window,)
+    seen: Int[Array, "*B"]  # scores; -1 once a bad one was met inside jit
+    tracker: Float[Array, "*B G"]  # the quantile tracker of each level: the proportional part
+    misses: Int[Array, "*B G"]  # rounds but the latest whose score exceeded the threshold: for the integral part
+    missed: Int[Array, "*B G"]  # 1 where the latest score did, which the integral part learns a round later
+    latest: Float[Array, "*B W"]  # the latest scores, for the scale of the steps; none without a window
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves: each miss moved the tracker up by one step at most, each other round down."""
@@ -68,7 +42,7 @@ class Controller(NamedTuple):
 
 @register(static=("scorecast", "window", "outside"))
 @dataclass(frozen=True, eq=False)
-class PID(GridLearner):
+class PID(ContextGridLearner):
     """
     Conformal PID control: threshold = scorecast + tracker + saturation(sum of coverage errors).
 
@@ -140,22 +114,23 @@ class PID(GridLearner):
     low: Scalar = 0.0
     high: Scalar = 1.0
     state_type: ClassVar[type] = Controller
+    not_negative: ClassVar[tuple[str, ...]] = ("rate", "integral")
+    positive: ClassVar[tuple[str, ...]] = ("saturation",)
 
     def __post_init__(self) -> None:
         if not isinstance(self.scorecast, bool):
             raise ValueError(f"PID.scorecast = {self.scorecast!r}: pass True, and the scorecasts as replay's context")
-        check_grid(self, start_anywhere=self.scorecast)
-        for name in ("rate", "integral", "saturation"):
-            if name == "integral" and self.integral is None:
-                continue
-            value = number(f"PID.{name}", getattr(self, name), 0.0, open_low=name == "saturation")
-            object.__setattr__(self, name, value)
+        super().__post_init__()
         if self.window is not None:
             object.__setattr__(self, "window", places("PID.window", self.window, 1))
         elif self.integral is None:
             raise ValueError("PID.integral = None: without a window give K, in units of the scores, or 0 for P alone")
-        if self.outside not in OUTSIDE[:2]:
-            raise ValueError(f"PID.outside = {self.outside!r}: pass one of {', '.join(map(repr, OUTSIDE[:2]))}")
+        check_choice("PID.outside", self.outside, OUTSIDE[:2])
+
+    @property
+    def start_anywhere(self) -> bool:  # type: ignore[override]
+        """Whether initial thresholds may lie outside the support: with a scorecast they are offsets."""
+        return self.scorecast
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """
@@ -187,23 +162,6 @@ class PID(GridLearner):
         if not is_traced(array):
             complain_at("context", array, ~np.isfinite(array), "a scorecast must be finite")
         return jnp.broadcast_to(jnp.asarray(array, jnp.result_type(float)), full)
-
-    def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
-        """Predict the threshold of each level, which must be one of the grid, given the round's scorecast."""
-        return routed(self, state, levels, self._row(state, context))
-
-    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
-        """Return the state after one more score, whose scorecast was ``context``."""
-        return learnt(self, state, score, self._row(state, context))
-
-    def sound(self) -> Any:
-        """Tell whether hyperparameters are in range."""
-        if self.scorecast:
-            initial: Any = True if self.initial is None else jnp.all(jnp.isfinite(self.initial))
-        else:
-            initial = super().sound()
-        integral = True if self.integral is None else self.integral >= 0
-        return jnp.asarray(initial) & (self.low < self.high) & (self.rate >= 0) & integral & (self.saturation > 0)
 
     def start(self, dtype: Any) -> Controller:
         """Return the state before any score."""
@@ -254,13 +212,10 @@ class PID(GridLearner):
         return Controller(state.seen, tracker, state.misses + state.missed, missed.astype(state.missed.dtype), latest)
 
     def _wanted(self, context: Any) -> bool:
-        if self.scorecast == (context is not None):
-            return self.scorecast
-        if self.scorecast:
-            raise ValueError("context is missing: a PID with scorecast=True needs the round's scorecast")
-        raise ValueError("context is given, and this PID takes none: make it with scorecast=True")
+        needed = "a PID with scorecast=True needs the round's scorecast"
+        return takes_context(context, self.scorecast, needed, "this PID takes none: make it with scorecast=True")
 
-    def _row(self, state: State, context: Any) -> Any:
+    def context_row(self, state: State, context: Any) -> Any:
         """Bring a round's scorecast into shape: one for each level, or none."""
         if not self._wanted(context):
             return None

@@ -10,11 +10,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, learnt, width_of
-from dpconformal.baselines.grid_checks import check_grid, check_state, support_with_rounding
+from dpconformal.baselines.grid import GridLearner, check_in_support, check_state, grid_of, initial_of, width_of
 from dpconformal.baselines.ogd import slope
 from dpconformal.baselines.sfogd import scale_free_step
-from dpconformal.checks import Numbers, Scalar, check_within, complain_at, is_traced, places
+from dpconformal.checks import Numbers, Scalar, check_within, complain_at, is_traced
 from dpconformal.counting import MOST
 from dpconformal.learner import State, rounding
 from dpconformal.pinball import pinball
@@ -24,45 +23,26 @@ ORDERS = 31  # powers of two in the number of a round
 
 
 class Experts(NamedTuple):
-    """
-    A pool of experts, one in each slot, for each level of the grid.
+    """A pool of experts, one in each slot, for each level of the grid; room for one power of two after another."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        Scores seen; -1 once a bad one was met inside ``jit``.
-    answer : Array, shape (G,)
-        The threshold of the coming round.
-    births : Array, shape (E,)
-        Round in which the expert of a slot was born; 0 for none yet. There is room for the experts of one power of two
-        after another.
-    iterate, squares : Array, shape (G, E)
-        Each expert's scale-free gradient descent.
-    gains, bets : Array, shape (G, E)
-        What each expert gained over the mixture in its life, plain and weighted with its wealth.
-    wealth : Array, shape (G, E)
-        gains / age · (1 + bets), before the coming round.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    answer: Float[Array, "*B G"]  # (G,)
-    births: Int[Array, "*B E"]  # (E,)
-    iterate: Float[Array, "*B G E"]  # (G, E)
-    squares: Float[Array, "*B G E"]  # (G, E)
-    gains: Float[Array, "*B G E"]  # (G, E)
-    bets: Float[Array, "*B G E"]  # (G, E)
-    wealth: Float[Array, "*B G E"]  # (G, E)
+    seen: Int[Array, "*B"]  # scores; -1 once a bad one was met inside jit
+    answer: Float[Array, "*B G"]  # the threshold of the coming round
+    births: Int[Array, "*B E"]  # round in which the expert of a slot was born; 0 for none yet
+    iterate: Float[Array, "*B G E"]  # each expert's scale-free gradient descent
+    squares: Float[Array, "*B G E"]
+    gains: Float[Array, "*B G E"]  # what each expert gained over the mixture in its life,
+    bets: Float[Array, "*B G E"]  # and the same weighted with its wealth
+    wealth: Float[Array, "*B G E"]  # gains / age · (1 + bets), before the coming round
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves. Bets of the dead may overflow, and nobody asks for them."""
         now = np.asarray(self.seen, np.int64)[..., None] + 1
         births = np.asarray(self.births)
         complain_at("state.births", births, births != _births(now, births.shape[-1], learner), "born in no such round")
-        low, high = support_with_rounding(learner, self.answer, 1 / math.sqrt(3) + 1e-3)
-        check_within("state.answer", self.answer, low, high, "one step leads no further from the support")
-        born = births[..., None, :] > 0  # a slot without an expert steps on from 0
-        low, high = np.where(born, low, min(low, 0)), np.where(born, high, max(high, 0))
-        check_within("state.iterate", self.iterate, low, high, "one step leads no further from the support")
+        step = 1 / math.sqrt(3) + 1e-3
+        check_in_support(learner, "answer", self.answer, step)
+        # A slot without an expert steps on from 0.
+        check_in_support(learner, "iterate", self.iterate, step, also_0=births[..., None, :] == 0)
         most = now[..., None] * (1 + 1e-3)
         check_within("state.squares", self.squares, 0, most)
         check_within("state.gains", self.gains, -most, most)
@@ -127,10 +107,7 @@ class SAOCP(GridLearner):
     low: Scalar = 0.0
     high: Scalar = 1.0
     state_type: ClassVar[type] = Experts
-
-    def __post_init__(self) -> None:
-        check_grid(self)
-        object.__setattr__(self, "lifetime", places("SAOCP.lifetime", self.lifetime, 1))
+    sizes: ClassVar[tuple[str, ...]] = ("lifetime",)
 
     @property
     def room(self) -> int:  # type: ignore[override]
@@ -165,7 +142,7 @@ class SAOCP(GridLearner):
     def observe(self, state: State, score: Numbers) -> State:
         """Return the state after one more score."""
         check_state(self, state)
-        return learnt(self, state if is_traced(state.seen) else self.prepare(state, 1), score)
+        return super().observe(state if is_traced(state.seen) else self.prepare(state, 1), score)
 
     def start(self, dtype: Any) -> Experts:
         """Return the state before any score: with the expert of round 1, and room for all."""
@@ -208,16 +185,10 @@ class SAOCP(GridLearner):
         turn = jnp.right_shift(jnp.right_shift(now, order), jnp.ones_like(now)) % generations
         slot = order * generations + turn
         here = jnp.arange(slots, dtype=jnp.int32) == slot
-        fresh = here[None]
-        return state._replace(
-            births=jnp.where(here, now, state.births),
-            # Without room for it, which only happens inside jit, nothing plausible may come out.
-            iterate=jnp.where(fresh, where[:, None], jnp.where(slot < slots, state.iterate, jnp.nan)),
-            squares=jnp.where(fresh, 0, state.squares),
-            gains=jnp.where(fresh, 0, state.gains),
-            bets=jnp.where(fresh, 0, state.bets),
-            wealth=jnp.where(fresh, 0, state.wealth),
-        )
+        # Without room for it, which only happens inside jit, nothing plausible may come out.
+        iterate = jnp.where(here[None], where[:, None], jnp.where(slot < slots, state.iterate, jnp.nan))
+        rest = (jnp.where(here[None], 0, leaf) for leaf in state[4:])
+        return Experts(state.seen, state.answer, jnp.where(here, now, state.births), iterate, *rest)
 
 
 def _births(now: np.ndarray, slots: int, learner: SAOCP) -> np.ndarray:

@@ -6,46 +6,29 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.grid import GridLearner, grid_of, initial_of, width_of
-from dpconformal.baselines.grid_checks import check_grid, support_with_rounding
+from dpconformal.baselines.grid import GridLearner, check_in_support, grid_of, initial_of, width_of
 from dpconformal.baselines.ogd import slope
-from dpconformal.checks import Scalar, beside, check_within, number
+from dpconformal.checks import Scalar, beside, check_within
 from dpconformal.pytree import register
 
 
 class ScaledIterates(NamedTuple):
-    """
-    Where scale-free gradient descent stands.
+    """Where scale-free gradient descent stands."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        Scores seen; -1 once a bad one was met inside ``jit``.
-    iterate : Array, shape (G,)
-        The threshold of each level of the grid.
-    squares : Array, shape (G,)
-        Sum of the squared slopes of the loss so far.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    iterate: Float[Array, "*B G"]  # (G,)
-    squares: Float[Array, "*B G"]  # (G,)
+    seen: Int[Array, "*B"]  # scores; -1 once a bad one was met inside jit
+    iterate: Float[Array, "*B G"]  # the threshold of each level of the grid
+    squares: Float[Array, "*B G"]  # sum of the squared slopes of the loss so far
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves."""
-        low, high = support_with_rounding(learner, self.iterate, learner.rate)
-        check_within("state.iterate", self.iterate, low, high, "one step leads no further from the support")
+        check_in_support(learner, "iterate", self.iterate, learner.rate)
         check_within("state.squares", self.squares, 0, beside(self.seen, self.squares) * (1 + 1e-3))
 
 
 def scale_free_step(
     iterate: Float[Array, "*n"], squares: Float[Array, "*n"], gradient: Float[Array, "*n"], rate: Float[Array, ""]
 ) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
-    """
-    Step by rate · gradient / √(sum of squared gradients).
-
-    Returns: The new iterate and the new sum. With no gradient so far nothing moves.
-    """
+    """Step by rate · gradient / √(sum of squared gradients); return the new iterate and the new sum."""
     squares = squares + gradient**2
     moving = squares > 0
     return iterate - jnp.where(moving, rate * gradient / jnp.sqrt(jnp.where(moving, squares, 1)), 0), squares
@@ -91,14 +74,7 @@ class SFOGD(GridLearner):
     low: Scalar = 0.0
     high: Scalar = 1.0
     state_type: ClassVar[type] = ScaledIterates
-
-    def __post_init__(self) -> None:
-        check_grid(self)
-        object.__setattr__(self, "rate", number("SFOGD.rate", self.rate, 0.0))
-
-    def sound(self) -> Any:
-        """Tell whether hyperparameters are in range."""
-        return super().sound() & jnp.asarray(self.rate >= 0)
+    not_negative: ClassVar[tuple[str, ...]] = ("rate",)
 
     def start(self, dtype: Any) -> ScaledIterates:
         """Return the state before any score."""

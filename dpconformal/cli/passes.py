@@ -17,19 +17,10 @@ PARTS = 8  # of a series, at most, where a state holds every score: each pass go
 
 
 class Pass(NamedTuple):
-    """
-    Some rounds of some series.
-
-    Attributes
-    ----------
-    series : slice
-        Which series.
-    rounds : slice
-        Which of their rounds.
-    """
+    """Some rounds of some series."""
 
     series: slice
-    rounds: slice
+    rounds: slice  # which of their rounds
 
 
 def plan(learner: Any, recorded: Recorded, levels: int) -> list[Pass]:

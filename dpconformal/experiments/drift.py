@@ -1,5 +1,6 @@
 """How closely do thresholds follow a stream that changes? Discounted beliefs beside four adaptive rivals."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,10 +11,8 @@ from scipy.special import betaincinv
 from dpconformal.baselines import ACI, PID, SAOCP, DtACI
 from dpconformal.beliefs import Exact
 from dpconformal.canvas import COLOURS, FAINT, INK, panels
-from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import number, whole
-from dpconformal.experiments.certified import certified
-from dpconformal.experiments.progress import track
+from dpconformal.experiments.runs import certified, over_seeds, run_steps, tabulate_seeds
 from dpconformal.metrics import coverage, coverage_error, regret
 from dpconformal.priors import Histogram
 from dpconformal.replay import Replay, replay
@@ -28,6 +27,7 @@ RIVALS = ("ACI", "DtACI", "SAOCP", "PID")
 TRUTH = "true quantile"
 _SHAPE = (2.0, 5.0)  # of the beta distribution whose scale changes
 _BINS = 20  # of the priors
+_MEASURES = ["regret", "coverage", "coverage_error"]
 _CERTIFIED = (("uniform", 0.99), ("learned", 0.97))
 
 
@@ -118,13 +118,11 @@ def drift(
     methods = _methods(level, [_simulate(stream, rounds, seeds)[0] for stream in STREAMS])
     # Hyperparameters are leaves, so that all discounts share a program, and so do the streams.
     follow = jax.jit(lambda learner, scores: replay(learner, scores, [level]).thresholds)  # type: ignore[union-attr]
-    found = {TRUTH: scale[..., None] * float(betaincinv(*_SHAPE, level))}
+    steps = {name: partial(lambda own: tuple(map(follow, own, scores)), own) for name, (*_, own) in methods.items()}
     about = {"experiment": "drift", "seeds": seeds, "rounds": rounds, "level": level}
-    journal = Journal(checkpoint, about)
-    for name in track(list(methods), "replaying", progress):
-        found[name] = jnp.stack(
-            journal.once(name, lambda learners: tuple(map(follow, learners, scores)), methods[name][-1])
-        )
+    kept = run_steps(steps, about, progress, checkpoint)
+    found = {TRUTH: scale[..., None] * float(betaincinv(*_SHAPE, level))}
+    found |= {name: jnp.stack(of_streams) for name, of_streams in kept.items()}
     levels = jnp.asarray([level], scores.dtype)
     runs = {name: Replay(thresholds, None, scores, levels) for name, thresholds in found.items()}
     windows = {name: _in_windows(run, window) for name, run in runs.items()}
@@ -159,22 +157,13 @@ def drift(
     return certified(data, ours)
 
 
-def _over_seeds(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
-    """Return means and standard errors."""
-    measured = data[["regret", "coverage", "coverage_error"]].drop_vars(["prior", "discount"])
-    return measured.mean("seed"), measured.std("seed", ddof=1) / np.sqrt(data.sizes["seed"])
-
-
 def tabulate_drift(data: "xr.Dataset") -> "pd.DataFrame":
     """
     Summarise regret and coverage.
 
     Returns: A row for each stream and method: means over the seeds, with their standard errors ("se").
     """
-    mean, error = _over_seeds(data)
-    table = mean.merge(error.rename({name: f"{name} se" for name in error.data_vars})).to_dataframe()
-    table = table[[column for name in mean.data_vars for column in (name, f"{name} se")]]
-    return table.rename(columns=lambda name: name.replace("_", " "))
+    return tabulate_seeds(data[_MEASURES].drop_vars(["prior", "discount"]))
 
 
 def plot_drift(data: "xr.Dataset") -> Any:
@@ -184,7 +173,7 @@ def plot_drift(data: "xr.Dataset") -> Any:
     Returns: A column a stream. Of ours the thresholds with the best discount are drawn; bars are standard errors.
     """
     figure, axes = panels(3, data.sizes["stream"], 9.0, 9.0, sharey="row", height_ratios=(1.1, 1.1, 1))
-    mean, error = _over_seeds(data)
+    mean, error = over_seeds(data[_MEASURES].drop_vars(["prior", "discount"]))
     shades = {"uniform": "#eda35f", "learned": COLOURS["Exact"]}
     own = {prior: data.learner.values[data.prior.values == prior] for prior in shades}
     dashed = {"color": INK, "linewidth": 1.1, "linestyle": (0, (4, 2)), "label": TRUTH}

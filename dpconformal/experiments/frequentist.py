@@ -2,18 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import betaincinv
 
 from dpconformal.beliefs import ERM, Exact, SplitConformal
 from dpconformal.canvas import COLOURS, INK, panels
-from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import number, whole
-from dpconformal.experiments.certified import certified
-from dpconformal.experiments.progress import track
+from dpconformal.experiments.runs import as_run, certified, over_seeds, run_batches, tabulate_seeds
 from dpconformal.priors import Beta, Histogram, Uniform
-from dpconformal.replay import Replay, replay
+from dpconformal.replay import replay
 from dpconformal.schedules import Dirichlet, InverseSqrt
 from dpconformal.theory import concentration, coverage_bracket, excess_risk_bound, moments, regularizer
 
@@ -27,7 +24,7 @@ METHODS = ("ERM", "SplitConformal", *SCHEDULES)
 COUNTS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 _DELTA = 0.05  # of Theorem 4
 _GRID = (np.arange(20) + 0.5) / 20  # midpoints, for the integral over all levels that the CRPS is
-_BATCH = 50  # seeds at a time
+_MEASURES = ["coverage", "excess_risk", "excess_crps"]
 
 
 def _priors() -> dict[str, Any]:
@@ -81,26 +78,23 @@ def frequentist(
     if not counts or counts != sorted(set(counts)):
         raise ValueError(f"counts = {counts}: pass at least one number of scores, in increasing order")
     scores = np.stack([np.random.default_rng(seed).beta(TRUTH.a, TRUTH.b, counts[-1] + 1) for seed in range(seeds)])
-    levels, choices, size = np.append(_GRID, level), _priors(), min(_BATCH, seeds)
+    levels, choices = np.append(_GRID, level), _priors()
     learners: dict[tuple[str, str], Any] = {("", "ERM"): ERM(), ("", "SplitConformal"): SplitConformal()}
     learners |= {(p, s): Exact(prior, schedule) for p, prior in choices.items() for s, schedule in SCHEDULES.items()}
-    found = {key: np.empty((seeds, len(counts), levels.size)) for key in learners}
-    runs = {}
-    journal = Journal(checkpoint, {"experiment": "frequentist", "seeds": seeds, "level": level, "counts": counts})
 
-    def step(learner: Any, here: np.ndarray) -> tuple[Any, Any]:
-        thresholds = np.asarray(replay(learner, scores[here], levels)[0])
+    def step(key: tuple[str, str], here: np.ndarray) -> tuple[Any, Any]:
+        thresholds = np.asarray(replay(learners[key], scores[here], levels)[0])
         return thresholds[:, counts], thresholds[0]
 
-    for key, begin in track([(k, begin) for k in learners for begin in range(0, seeds, size)], "replaying", progress):
-        here = np.arange(begin, begin + size) % seeds  # the last batch is filled up, so that one program serves all
-        found[key][here], first = journal.once(f"{key} {begin}", step, learners[key], here)
-        if begin == 0 and key[0] == "uniform":
-            learner = Exact(Uniform(), SCHEDULES[key[1]])
-            own = jnp.asarray(first), None, jnp.asarray(scores[0]), jnp.asarray(levels), learner
-            runs[f"Exact, {key[1]}"] = Replay(*own)
+    about = {"experiment": "frequentist", "seeds": seeds, "level": level, "counts": counts}
+    kept = run_batches(step, learners, seeds, about=about, progress=progress, checkpoint=checkpoint)
+    found = {key: np.concatenate([part for part, _ in parts], dtype=float)[:seeds] for key, parts in kept.items()}
+    runs = {
+        f"Exact, {name}": as_run(kept["uniform", name][0][1], scores[0], levels, Exact(Uniform(), schedule))
+        for name, schedule in SCHEDULES.items()
+    }
     of_all = [[found[prior if name in SCHEDULES else "", name] for name in METHODS] for prior in choices]
-    thresholds = np.array(of_all).swapaxes(2, 3)  # prior, learner, count, seed, level
+    thresholds: Any = np.array(of_all).swapaxes(2, 3)  # prior, learner, count, seed, level
 
     best = betaincinv(TRUTH.a, TRUTH.b, levels)
     finite = np.isfinite(thresholds)
@@ -130,13 +124,6 @@ def frequentist(
     return certified(data, runs)
 
 
-def _over_seeds(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
-    """Return means and standard errors; NaN where a risk is infinite."""
-    measured = data[["coverage", "excess_risk", "excess_crps"]]
-    measured = measured.where(np.isfinite(measured))
-    return measured.mean("seed"), measured.std("seed", ddof=1) / np.sqrt(data.sizes["seed"])
-
-
 def tabulate_frequentist(data: "xr.Dataset") -> "pd.DataFrame":
     """
     Summarise coverage, excess risk and excess CRPS.
@@ -144,12 +131,8 @@ def tabulate_frequentist(data: "xr.Dataset") -> "pd.DataFrame":
     Returns: A row for each prior, method and n: means over the seeds with their standard errors ("se"), the bound of
     Theorem 4, and the share of seeds whose excess risk is above it.
     """
-    mean, error = _over_seeds(data)
-    table = mean.merge(error.rename({name: f"{name} se" for name in error.data_vars})).assign(bound=data.bound)
     above = (data.excess_risk > data.bound).mean("seed").where(data.bound.notnull())
-    columns = [column for name in mean.data_vars for column in (name, f"{name} se")]
-    found = table.assign({"above bound": above}).to_dataframe(dim_order=("prior", "learner", "count"))
-    return found[[*columns, "bound", "above bound"]].rename(columns=lambda name: name.replace("_", " "))
+    return tabulate_seeds(data[_MEASURES], bound=data.bound, **{"above bound": above})
 
 
 def plot_frequentist(data: "xr.Dataset") -> Any:
@@ -165,7 +148,7 @@ def plot_frequentist(data: "xr.Dataset") -> Any:
     styles["1/√t"]["marker"] = "D"
     styles["ERM"] = {"color": COLOURS["ERM"], "marker": "s"}
     styles["SplitConformal"] = {"color": "#b9d2ea", "marker": "", "linewidth": 5, "zorder": 1}  # a = 1 lies on it
-    mean, error = _over_seeds(data)
+    mean, error = over_seeds(data[_MEASURES])
     slope = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
     titles = ("Good prior: helps while n is small", "Uniform prior", "Wrong prior: hurts until n ≫ a")
     for column, prior in enumerate(data.prior.values):

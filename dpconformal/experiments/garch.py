@@ -1,14 +1,15 @@
 """Scores of a volatility forecast: how far squared returns are from what a GARCH(1, 1) model expected."""
 
 import hashlib
+import io
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpconformal.checkpoints.atomic import write_whole
 from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import as_numbers, complain_at, whole
 from dpconformal.experiments.progress import track
@@ -131,12 +132,9 @@ def _make_folder(folder: Path) -> None:
 
 def _store(file: Path, scores: np.ndarray) -> None:
     """Write a result, under its name only when it is complete."""
-    part = None
+    content = io.BytesIO()
+    np.save(content, scores, allow_pickle=False)
     try:
-        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:
-            np.save(part, scores, allow_pickle=False)
-        os.replace(part.name, file)
+        write_whole(file, [content.getvalue()])
     except OSError as error:  # the disk is full, say: no reason to lose the scores
-        if part is not None:
-            Path(part.name).unlink(missing_ok=True)
-        warnings.warn(f"{file} could not be written, so the scores are not kept: {error}", stacklevel=3)
+        warnings.warn(f"the scores are not kept: {error}", stacklevel=3)

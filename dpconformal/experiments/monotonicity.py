@@ -9,10 +9,8 @@ import numpy as np
 from dpconformal.baselines import MultiMVP, MultiOGD
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.canvas import panels
-from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import whole
-from dpconformal.experiments.certified import certified
-from dpconformal.experiments.progress import track
+from dpconformal.experiments.runs import certified, run_batches
 from dpconformal.replay import replay
 
 if TYPE_CHECKING:
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 PAIRS = ((0.5, 0.55), (0.3, 0.35))
 _LEVELS = np.array(PAIRS).ravel()
-_BATCH = 50  # seeds at a time
 
 
 def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, checkpoint: Any = None) -> "xr.Dataset":
@@ -73,14 +70,13 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, che
         "ERM": plain(ERM()),
         "Exact": plain(Exact()),
     }
-    size = min(_BATCH, seeds)
-    starts = [(name, begin) for name in methods for begin in range(0, seeds, size)]
-    found = {name: np.empty((seeds, rounds, _LEVELS.size)) for name in methods}
-    journal = Journal(checkpoint, {"experiment": "monotonicity", "seeds": seeds, "rounds": rounds})
-    for name, begin in track(starts, "replaying", progress):
-        here = np.arange(begin, begin + size) % seeds  # the last batch is filled up, so that one program serves all
-        given = methods[name], jnp.asarray(scores[here]), jnp.asarray(here, jnp.int32)
-        (found[name][here],) = journal.once(f"{name} {begin}", lambda run, *given: (run(*given),), *given)
+
+    def step(name: str, here: np.ndarray) -> tuple[Any]:
+        return (methods[name](jnp.asarray(scores[here]), jnp.asarray(here, jnp.int32)),)
+
+    about = {"experiment": "monotonicity", "seeds": seeds, "rounds": rounds}
+    kept = run_batches(step, methods, seeds, about=about, progress=progress, checkpoint=checkpoint)
+    found = {name: np.concatenate([part for (part,) in parts], dtype=float)[:seeds] for name, parts in kept.items()}
     pairs = {name: thresholds.reshape(seeds, rounds, len(PAIRS), 2) for name, thresholds in found.items()}
     crossings = {name: (pair[..., 0] > pair[..., 1]).sum(axis=1).T for name, pair in pairs.items()}
     seed = int(np.argmax(np.all([crossings[name] > 0 for name in ("MultiOGD", "MultiMVP")], axis=(0, 1))))

@@ -2,18 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.canvas import FAINT, OURS, panels
-from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import whole
-from dpconformal.experiments.certified import certified
-from dpconformal.experiments.progress import track
+from dpconformal.experiments.runs import as_run, certified, replay_step, run_steps
 from dpconformal.metrics import regret
 from dpconformal.priors import Histogram, Uniform
-from dpconformal.replay import Replay, replay
 from dpconformal.streams import alternating
 from dpconformal.theory import path_bound
 
@@ -74,11 +70,9 @@ def prior(rounds: int = 1000, seed: int = 0, progress: bool = True, checkpoint: 
         "wrong": Exact(Histogram(edges=[0, 0.7, 1], masses=[1, 9])),
         "none (ERM)": ERM(),
     }
-    journal = Journal(checkpoint, {"experiment": "prior", "rounds": rounds, "seed": seed})
-    runs: dict[str, Any] = {}
-    for name in track(learners, "replaying", progress):
-        (found,) = journal.once(name, lambda learner: replay(learner, scores, LEVELS)[:1], learners[name])
-        runs[name] = Replay(jnp.asarray(found), None, jnp.asarray(scores), jnp.asarray(LEVELS), learners[name])
+    steps = {name: replay_step(learner, scores, LEVELS) for name, learner in learners.items()}
+    found = run_steps(steps, {"experiment": "prior", "rounds": rounds, "seed": seed}, progress, checkpoint)
+    runs = {name: as_run(found[name][0], scores, LEVELS, learner) for name, learner in learners.items()}
     ours = {name: run for name, run in runs.items() if name != "none (ERM)"}
     bound = [path_bound(ours[name]) if name in ours else np.full(LEVELS.size, np.nan) for name in runs]
     data = xr.Dataset(

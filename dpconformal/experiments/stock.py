@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,9 +10,9 @@ from dpconformal.baselines import ACI, MVP
 from dpconformal.beliefs import ERM, Quantized
 from dpconformal.canvas import COLOURS, FAINT, as_label, panels
 from dpconformal.checks import number, whole
-from dpconformal.experiments.certified import certified
 from dpconformal.experiments.garch import garch_scores
 from dpconformal.experiments.prices import BUNDLED, read_prices
+from dpconformal.experiments.runs import as_run, certified, replay_seeds
 from dpconformal.metrics import coverage, quantile_loss
 from dpconformal.replay import Replay, replay
 
@@ -119,14 +118,9 @@ def _multivalid(scores: Any, seeds: int) -> tuple[Replay, np.ndarray]:
     """Run MVP once for each seed; return the first run, and the coverage of all of them."""
     eta = np.sqrt(np.log(2 * _BUCKETS) / scores.size)
     levels = jnp.asarray(LEVELS, scores.dtype)
-
-    def one(seed: Any) -> Any:
-        learner = MVP(LEVELS, buckets=_BUCKETS, eta=eta, normalize=False, seed=seed)
-        return replay(learner, scores, levels).thresholds  # type: ignore[union-attr]
-
-    thresholds = jax.jit(jax.vmap(one))(jnp.arange(seeds, dtype=jnp.int32))
+    thresholds = replay_seeds(MVP(LEVELS, buckets=_BUCKETS, eta=eta, normalize=False), scores, levels, seeds)
     covered = np.asarray(scores)[:, None] <= np.asarray(thresholds)
-    return Replay(thresholds[0], None, scores, levels), covered.mean(axis=1)
+    return as_run(thresholds[0], scores, levels), covered.mean(axis=1)
 
 
 def tabulate_stock(data: "xr.Dataset") -> "pd.DataFrame":

@@ -2,19 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.baselines import MVP, OGD
 from dpconformal.beliefs import ERM, Exact, Quantized
 from dpconformal.canvas import COLOURS, FAINT, panels
-from dpconformal.checkpoints.journal import Journal
 from dpconformal.checks import whole
-from dpconformal.experiments.certified import certified
-from dpconformal.experiments.progress import track
+from dpconformal.experiments.runs import as_run, certified, replay_seeds, replay_step, run_steps
 from dpconformal.metrics import regret
-from dpconformal.replay import Replay, replay
 from dpconformal.streams import alternating
 from dpconformal.theory import quantized_regret_bound
 
@@ -72,27 +68,15 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, chec
         "Exact": Exact(),
     }
 
-    def multivalid(seed: Any) -> Any:
-        learner = MVP(_LEVELS, buckets=_BUCKETS, eta=eta, seed=seed)
-        return replay(learner, scores, _LEVELS).thresholds  # type: ignore[union-attr]
+    def mvp_regret() -> tuple[Any]:
+        found = replay_seeds(methods["MVP"], scores, _LEVELS, seeds)
+        return (regret(as_run(found, jnp.broadcast_to(jnp.asarray(scores), (seeds, rounds)), _LEVELS), running=True),)
 
-    runs: dict[str, Any] = {}
-    curves, levels = {}, jnp.asarray(_LEVELS)
-    journal = Journal(checkpoint, {"experiment": "switching", "rounds": rounds, "seeds": seeds})
-    for name in track(methods, "replaying", progress):
-        if name == "MVP":
-
-            def all_seeds() -> tuple[Any]:
-                found = jax.vmap(multivalid)(jnp.arange(seeds, dtype=jnp.int32))
-                each = jnp.broadcast_to(jnp.asarray(scores), (seeds, rounds))
-                return (regret(Replay(found, None, each, levels), running=True),)
-
-            (mvp,) = journal.once(name, all_seeds)
-            curves[name] = mvp.mean(axis=0)
-        else:
-            (found,) = journal.once(name, lambda learner: replay(learner, scores, _LEVELS)[:1], methods[name])
-            runs[name] = Replay(jnp.asarray(found), None, jnp.asarray(scores), levels, methods[name])
-            curves[name] = regret(runs[name], running=True)
+    steps = {name: replay_step(learner, scores, _LEVELS) for name, learner in methods.items()} | {"MVP": mvp_regret}
+    found = run_steps(steps, {"experiment": "switching", "rounds": rounds, "seeds": seeds}, progress, checkpoint)
+    (mvp,) = found.pop("MVP")
+    runs = {name: as_run(thresholds, scores, _LEVELS, methods[name]) for name, (thresholds,) in found.items()}
+    curves = {name: regret(run, running=True) for name, run in runs.items()} | {"MVP": mvp.mean(axis=0)}
     time = np.arange(1, rounds + 1)
     stacked = np.stack([curves[name] for name in methods])
     data = xr.Dataset(

@@ -9,22 +9,11 @@ from dpconformal.files.source import Block
 
 
 class Recorded(NamedTuple):
-    """
-    Scores of one file.
+    """Scores of one file."""
 
-    Attributes
-    ----------
-    source : str
-        The file, as errors call it.
-    names : list of str
-        Series, in order of appearance; one without a name, ``""``, if the file holds just one.
-    scores : sequence of ndarray, shape (T_k,)
-        The scores of each series in the order of the file; in memory, or mapped from a disk.
-    """
-
-    source: str
-    names: list[str]
-    scores: Sequence[np.ndarray]  # (T_k,) each
+    source: str  # the file, as errors call it
+    names: list[str]  # series, in order of appearance; one without a name, ``""``, if the file holds just one
+    scores: Sequence[np.ndarray]  # (T_k,) each, in the order of the file; in memory, or mapped from a disk
 
     @property
     def rounds(self) -> int:

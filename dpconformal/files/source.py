@@ -7,56 +7,25 @@ import numpy as np
 
 
 class Block(NamedTuple):
-    """
-    Some rows of a file.
+    """Some rows of a file."""
 
-    Attributes
-    ----------
-    row : int
-        The first of them, counted from 0.
-    scores : ndarray, shape (n,)
-        Finite numbers.
-    codes : ndarray of int, shape (n,), or None
-        Which of ``names`` each belongs to; None for a file of one series.
-    names : list of str
-        Series of this block, in order of appearance.
-    after : int
-        Where to read on; see :attr:`Source.blocks`.
-    others : dict of str to pyarrow.Array, or None
-        The columns beside the scores, if they were asked for.
-    """
-
-    row: int
-    scores: np.ndarray  # (n,)
-    codes: np.ndarray | None  # (n,)
-    names: list[str]
-    after: int
-    others: dict[str, Any] | None = None
+    row: int  # the first of them, counted from 0
+    scores: np.ndarray  # (n,), finite numbers
+    codes: np.ndarray | None  # (n,), which of ``names`` each belongs to; None for a file of one series
+    names: list[str]  # series of this block, in order of appearance
+    after: int  # where to read on; see :attr:`Source.blocks`
+    others: dict[str, Any] | None = None  # the columns beside the scores, if they were asked for
 
 
 class Source(NamedTuple):
-    """
-    A file of scores that has been opened and understood.
+    """A file of scores that has been opened and understood."""
 
-    Attributes
-    ----------
-    name : str
-        What errors call it.
-    column : str
-        Where in it the scores are, as errors call it.
-    place : callable
-        Says where a row is: ``"line 1,234"``.
-    start : int
-        Where the first block begins.
-    blocks : callable
-        ``(where, row) -> iterator of Block``: reads on from a place that ``start`` or :attr:`Block.after` named, where
-        row number ``row`` stands.
-    """
-
-    name: str
-    column: str
-    place: Callable[[int], str]
-    start: int
+    name: str  # what errors call it
+    column: str  # where in it the scores are, as errors call it
+    place: Callable[[int], str]  # says where a row is: ``"line 1,234"``
+    start: int  # where the first block begins
+    # ``(where, row) -> iterator of Block``: reads on from a place that ``start`` or :attr:`Block.after` named, where
+    # row number ``row`` stands
     blocks: Callable[[int, int], Iterator[Block]]
 
     def __iter__(self) -> Iterator[Block]:  # type: ignore[override]

@@ -12,29 +12,16 @@ from dpconformal.groups.tree import nodes_of
 
 
 class GroupedScores(NamedTuple):
-    """
-    Every score seen, and where it counts.
+    """Every score seen, and where it counts."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        How many scores; -1 once a bad one, a group that is none, or a full buffer was met inside ``jit``.
-    values, arrivals : Array, shape (capacity,)
-        As in :class:`dpconformal.beliefs.sorted_scores.SortedScores`.
-    groups : Array, shape (capacity,)
-        The node of each score, by arrival.
-    shares : Array, shape (capacity, depth)
-        How much of each score counts for its ancestor at each depth, by arrival: 1 where scores are all different.
-    totals : Array, shape (nodes,)
-        What counts for each node, in all.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    values: Float[Array, "*B C"]  # (capacity,)
+    # how many scores; -1 once a bad one, a group that is none, or a full buffer was met inside ``jit``
+    seen: Int[Array, "*B"]
+    values: Float[Array, "*B C"]  # as in :class:`dpconformal.beliefs.sorted_scores.SortedScores`
     arrivals: Int[Array, "*B C"]  # (capacity,)
-    groups: Int[Array, "*B C"]  # (capacity,)
-    shares: Float[Array, "*B C D"]  # (capacity, depth)
-    totals: Float[Array, "*B N"]  # (nodes,)
+    groups: Int[Array, "*B C"]  # the node of each score, by arrival
+    # how much of each score counts for its ancestor at each depth, by arrival: 1 where scores are all different
+    shares: Float[Array, "*B C D"]
+    totals: Float[Array, "*B N"]  # what counts for each node, in all
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves: a score counts 1 for its own node, and no more for those above."""
@@ -60,22 +47,11 @@ class GroupedScores(NamedTuple):
 
 
 class GroupedCounts(NamedTuple):
-    """
-    Scores in bins, node by node.
+    """Scores in bins, node by node."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        How many scores; -1 once a bad one, or a group that is none, was met inside ``jit``.
-    counts : Array, shape (nodes, bins)
-        What counts for each node: whole scores of its own, shares of those from below.
-    totals : Array, shape (nodes,)
-        Their sums.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    counts: Float[Array, "*B N K"]  # (nodes, bins)
-    totals: Float[Array, "*B N"]  # (nodes,)
+    seen: Int[Array, "*B"]  # how many scores; -1 once a bad one, or a group that is none, was met inside ``jit``
+    counts: Float[Array, "*B N K"]  # what counts for each node: whole scores of its own, shares of those from below
+    totals: Float[Array, "*B N"]  # their sums
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves."""

@@ -11,28 +11,13 @@ Tree = tuple[Any, ...]
 
 
 class Nodes(NamedTuple):
-    """
-    A tree, ready for use.
+    """A tree, ready for use."""
 
-    Attributes
-    ----------
-    paths : ndarray of int, shape (nodes, depth)
-        The nodes from the root to each node, both included; then -1.
-    levels : ndarray of int, shape (nodes,)
-        How many steps each node is away from the root.
-    root : int
-        The root: a group if there is one at the top alone; otherwise the node after the last group.
-    groups : int
-        How many groups there are.
-    names : tuple of str
-        Of the groups; empty if they have none.
-    """
-
-    paths: np.ndarray  # (nodes, depth)
-    levels: np.ndarray  # (nodes,)
-    root: int
-    groups: int
-    names: tuple[str, ...]
+    paths: np.ndarray  # (nodes, depth), the nodes from the root to each node, both included; then -1
+    levels: np.ndarray  # (nodes,), how many steps each node is away from the root
+    root: int  # the root: a group if there is one at the top alone; otherwise the node after the last group
+    groups: int  # how many groups there are
+    names: tuple[str, ...]  # of the groups; empty if they have none
 
 
 def as_tree(tree: Any) -> Tree:

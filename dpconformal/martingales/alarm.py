@@ -15,7 +15,7 @@ from dpconformal.learner import State
 from dpconformal.martingales.binned_ranks import BinnedRanks, RankedBins
 from dpconformal.martingales.capital import Capital, Martingale, check_capital
 from dpconformal.martingales.jumpers import Composite
-from dpconformal.martingales.running import scanned
+from dpconformal.martingales.running import follow
 from dpconformal.pytree import register
 from dpconformal.time_axis import check_not_column, check_time_index
 
@@ -171,14 +171,13 @@ def watch(alarm: ChangeAlarm, scores: Numbers, state: State | None = None) -> Wa
     batch, rounds = values.shape[:-1], values.shape[-1]
     if state is None:
         check_not_column("scores", values.shape, "watch")
-        fresh = alarm.init(values.dtype)
-        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
+        begin = alarm.init(values.dtype)
     else:
         _check_watch(alarm, state, batch)
-        values = values.astype(np.dtype(state.ranks.coin.dtype))
+        begin, values = state, values.astype(np.dtype(state.ranks.coin.dtype))
     check_time_index("scores", scores)
-    state = state._replace(ranks=room_to_count(state.ranks, rounds))
-    (statistic, rung), end = scanned(_round, alarm, state, values)
+    begin = begin._replace(ranks=room_to_count(begin.ranks, rounds))
+    (statistic, rung), end = follow(alarm, ("log_statistic", "alarm"), begin, values, fresh=state is None)
     return Watched(statistic, rung, end)
 
 
@@ -190,11 +189,6 @@ def _check_watch(alarm: ChangeAlarm, state: Any, batch: tuple[int, ...] = ()) ->
 
 def _nothing(state: Capital) -> Capital:
     return state._replace(log_capitals=jnp.full_like(state.log_capitals, -jnp.inf), rests=jnp.zeros_like(state.rests))
-
-
-def _round(alarm: Any, state: Watch, score: Float[Array, ""]) -> tuple[Watch, tuple[Array, Array]]:
-    after = _observed(alarm, state, score)
-    return after, (after.log_statistic, after.alarm)
 
 
 @jax.jit

@@ -1,17 +1,19 @@
 """A martingale over a whole sequence, or a batch of them."""
 
-import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Numbers
+from dpconformal.checks import Numbers, is_traced
 from dpconformal.inputs import as_levels
 from dpconformal.martingales.capital import Capital, Martingale, check_capital
+from dpconformal.pytree import register
+from dpconformal.rounds import Rounds
+from dpconformal.scan import drive
 from dpconformal.time_axis import check_not_column, check_time_index
 
 
@@ -69,42 +71,55 @@ def run(martingale: Martingale, p: Numbers, state: Capital | None = None) -> Pat
     batch = numbers.shape[:-1]
     if state is None:
         check_not_column("p", numbers.shape, "run")
-        fresh = martingale.init(dtype=numbers.dtype)
-        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), fresh)
+        begin = martingale.init(dtype=numbers.dtype)
     else:
         check_capital(martingale, state, batch)
         dtype = np.result_type(numbers.dtype, state.shares.dtype)
-        numbers, state = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(dtype), (numbers, state))
+        numbers, begin = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(dtype), (numbers, state))
     check_time_index("p", p)
-    return Path(*scanned(_bet, martingale, state, numbers))
+    (log_capital,), end = follow(martingale, ("log_capital",), begin, numbers, fresh=state is None)
+    return Path(log_capital, end)
 
 
-def scanned(read: Any, owner: Any, state: Any, values: Float[Array, "*B T"]) -> tuple[Any, Any]:
-    """
-    Scan a sequence, or a batch of them.
+@register(static=("fields",))
+@dataclass(frozen=True)
+class _Followed:
+    """A learner for the generic scan: it answers each round with some fields of its state."""
 
-    ``read``: ``(owner, state, value) -> (state, output)``, one round; a module's function, since it is compiled for.
-    """
-    batch = values.shape[:-1]
-    if not batch:
-        return _scan(read, owner, state, values)
-    count = math.prod(batch)
-    flat = jax.tree.map(lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, values))
-    found = _scan_batch(read, owner, *flat)
-    return jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), found)
+    owner: Any
+    fields: tuple[str, ...]
 
+    def init(self) -> Any:
+        """Return the owner's fresh state."""
+        return self.owner.init()
 
-def _bet(martingale: Any, state: Capital, p: Float[Array, ""]) -> tuple[Capital, Float[Array, ""]]:
-    after = martingale.observe(state, p)
-    return after, after.log_capital
+    def quantile(self, state: Any, levels: Any) -> Any:
+        """Read the fields off a state."""
+        del levels
+        return tuple(getattr(state, name) for name in self.fields)
 
-
-@jax.jit(static_argnames="read")
-def _scan(read: Any, owner: Any, state: Any, values: Array) -> tuple[Any, Any]:
-    end, outputs = lax.scan(lambda carry, value: read(owner, carry, value), state, values)
-    return outputs, end
+    def observe(self, state: Any, score: Any) -> Any:
+        """Return the owner's state after one more round."""
+        return self.owner.observe(state, score)
 
 
-@jax.jit(static_argnames="read")
-def _scan_batch(read: Any, owner: Any, state: Any, values: Array) -> tuple[Any, Any]:
-    return jax.vmap(lambda own, row: _scan(read, owner, own, row))(state, values)
+def follow(
+    owner: Any, fields: tuple[str, ...], state: Any, values: Float[Array, "*B T"], fresh: bool
+) -> tuple[tuple[Array, ...], Any]:
+    """Scan a sequence, or a batch of them; return some fields of the state after each round, and the final state."""
+    learner = _Followed(owner, fields)
+    before, end = drive(_answer, learner, state, Rounds(values, np.zeros(0, values.dtype)), fresh=fresh)
+    if not values.shape[-1]:
+        return before, end
+    xp = jnp if is_traced(before) else np
+
+    def moved_up(rows: Any, last: Any) -> Array:
+        return jnp.asarray(xp.concatenate([rows[..., 1:], last[..., None]], axis=-1))
+
+    # The generic scan reads a state before each round.
+    return jax.tree.map(moved_up, before, learner.quantile(end, None)), end
+
+
+def _answer(learner: Any, state: Any, score: Array, levels: Array) -> tuple[Array, ...]:
+    del score
+    return learner.quantile(state, levels)

@@ -19,23 +19,12 @@ SMALLEST = 2**14  # scores
 
 
 class Tally(NamedTuple):
-    """
-    What some rows hold.
+    """What some rows hold."""
 
-    Attributes
-    ----------
-    names : ndarray, shape (B,)
-        Series, ascending.
-    counts : ndarray, shape (B,)
-        Rows of each.
-    times, scores : dtype
-        Of the columns; None without a row.
-    """
-
-    names: np.ndarray
-    counts: np.ndarray
-    times: Any
-    scores: Any
+    names: np.ndarray  # (B,), series, ascending
+    counts: np.ndarray  # (B,), rows of each
+    times: Any  # dtype of the column; None without a row
+    scores: Any  # the same
 
 
 def gathered(

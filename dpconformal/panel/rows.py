@@ -31,22 +31,11 @@ def named(id: str, time: str, score: str) -> Columns:
 
 
 class Rows(NamedTuple):
-    """
-    Checked rows of a long table.
+    """Checked rows of a long table."""
 
-    Attributes
-    ----------
-    ids : ndarray, shape (N,)
-        Series.
-    times : ndarray, shape (N,)
-        Times.
-    scores : ndarray, shape (N,)
-        Finite scores.
-    """
-
-    ids: np.ndarray
-    times: np.ndarray
-    scores: np.ndarray
+    ids: np.ndarray  # (N,), series
+    times: np.ndarray  # (N,)
+    scores: np.ndarray  # (N,), finite
 
 
 def checked_rows(frame: Any, columns: Columns, first: int = 0) -> Rows:
@@ -57,18 +46,16 @@ def checked_rows(frame: Any, columns: Columns, first: int = 0) -> Rows:
     if not len(frame):  # columns without a row have no type
         return Rows(np.empty(0, object), np.empty(0), np.empty(0))
     ids, times = frame[columns.id], frame[columns.time]
-    missing = ids.isna().to_numpy()
-    if missing.any():
-        row = int(missing.argmax())
-        when = f"{columns.time}={written(times.iloc[row])}"
-        raise ValueError(f"{columns.id} is missing in row {first + row}, {when}: say which series the score belongs to")
-    _check_one_type(ids, columns.id, first)
-    missing = times.isna().to_numpy()
-    if missing.any():
-        row = int(missing.argmax())
-        whose = f"{columns.id}={written(ids.iloc[row])}"
-        raise ValueError(f"{columns.time} is missing in row {first + row}, {whose}: a score needs a time")
-    _check_one_type(times, columns.time, first)
+    for name, column, other, remedy in (
+        (columns.id, ids, columns.time, "say which series the score belongs to"),
+        (columns.time, times, columns.id, "a score needs a time"),
+    ):
+        missing = column.isna().to_numpy()
+        if missing.any():
+            row = int(missing.argmax())
+            where = f"row {first + row}, {other}={written(frame[other].iloc[row])}"
+            raise ValueError(f"{name} is missing in {where}: {remedy}")
+        _check_one_type(column, name, first)
     return Rows(_plain_ids(ids), _plain_times(times, columns), _plain_scores(frame, columns))
 
 

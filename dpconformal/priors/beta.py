@@ -7,15 +7,15 @@ import jax.numpy as jnp
 from jax.scipy.special import betainc, betaln, xlog1py, xlogy
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, number, ordered
+from dpconformal.checks import Numbers, Scalar, number
 from dpconformal.inputs import as_floats, as_levels
-from dpconformal.priors.inverse import invert_cdf, outside_is_zero, within_support
+from dpconformal.priors.inverse import OnInterval, invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
 
 
 @register()
 @dataclass(frozen=True)
-class Beta:
+class Beta(OnInterval):
     """
     Beta(a, b) distribution, stretched to [low, high].
 
@@ -46,19 +46,11 @@ class Beta:
         for name in ("a", "b"):  # beyond that the incomplete beta function loses its digits, and then all of them
             value = number(f"Beta.{name}", getattr(self, name), 0.0, 1e5, open_low=True, hint=hint)
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "low", number("Beta.low", self.low))
-        object.__setattr__(self, "high", number("Beta.high", self.high))
-        ordered("Beta", self.low, self.high)
-
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the interval."""
-        return self.low, self.high
+        super().__post_init__()
 
     def _parameters(self, like: Array) -> tuple[Array, ...]:
-        a, b, low, high = (jnp.asarray(v, like.dtype) for v in (self.a, self.b, self.low, self.high))
-        valid = (a > 0) & (b > 0) & (high > low)  # only traced ones get here unchecked
-        return a, b, jnp.where(valid, low, jnp.nan), jnp.where(valid, high, jnp.nan)
+        a, b = jnp.asarray(self.a, like.dtype), jnp.asarray(self.b, like.dtype)
+        return a, b, *self._ends(like, (a > 0) & (b > 0))
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""

@@ -20,9 +20,67 @@ from dpconformal.priors.inverse import outside_is_zero, within_support
 from dpconformal.pytree import register
 
 
+class _OnHalfLine:
+    """What priors on [0, ∞) share: a scale, and the ends."""
+
+    scale: Scalar
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", number(f"{type(self).__name__}.scale", self.scale, 0.0, open_low=True))
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the half-line."""
+        return 0.0, math.inf
+
+    def _scale(self, like: Array) -> Array:
+        scale = jnp.asarray(self.scale, like.dtype)
+        return jnp.where(scale > 0, scale, jnp.nan)  # only traced ones get here unchecked
+
+
+class _Scaled(_OnHalfLine):
+    """A distribution that is known where its scale is 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(f"{type(self).__name__}.scale", self.scale, NARROWEST, WIDEST, hint="rescale the scores")
+
+    def cdf(self, x: Numbers) -> Array:
+        """P0(X ≤ x)."""
+        x = as_floats(x)
+        return self._standard_cdf(jnp.maximum(x, 0) / self._scale(x))
+
+    def quantile(self, p: Numbers) -> Array:
+        """Smallest x with cdf(x) ≥ p."""
+        p = as_levels(p, name="p")
+        scale = self._scale(p)
+        return _within(p, scale, lambda p: scale * self._standard_quantile(p))
+
+    def density(self, x: Numbers) -> Array:
+        """Density at x."""
+        x = as_floats(x)
+        scale = self._scale(x)
+        density = self._standard_density(jnp.maximum(x, 0) / scale) / scale
+        return outside_is_zero(x, 0 * scale, 0 * scale + jnp.inf, density)
+
+    def _standard_cdf(self, z: Array) -> Array:
+        raise NotImplementedError
+
+    def _standard_quantile(self, p: Array) -> Array:
+        raise NotImplementedError
+
+    def _standard_density(self, z: Array) -> Array:
+        raise NotImplementedError
+
+
+def _within(p: Array, scale: Array, solve: Callable[[Array], Array]) -> Array:
+    low = 0 * scale  # NaN for a scale that makes no sense
+    return within_support(p, low, low + jnp.inf, solve)
+
+
 @register()
 @dataclass(frozen=True)
-class HalfNormal:
+class HalfNormal(_Scaled):
     """
     Distribution of abs(X), X being normal around 0: the lightest tail of the four.
 
@@ -40,31 +98,19 @@ class HalfNormal:
     scale: Scalar = 1.0
     closed_form: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", _scale("HalfNormal", self.scale))
-
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the half-line."""
-        return _ENDS
-
-    def cdf(self, x: Numbers) -> Array:
-        """P0(X ≤ x)."""
-        z = _standard(as_floats(x), self.scale)
+    def _standard_cdf(self, z: Array) -> Array:
         return erf(z / math.sqrt(2))
 
-    def quantile(self, p: Numbers) -> Array:
-        """Smallest x with cdf(x) ≥ p."""
-        return _quantiles(p, self.scale, lambda p: math.sqrt(2) * erfinv(p))
+    def _standard_quantile(self, p: Array) -> Array:
+        return math.sqrt(2) * erfinv(p)
 
-    def density(self, x: Numbers) -> Array:
-        """Density at x."""
-        return _density(x, self.scale, lambda z: math.sqrt(2 / math.pi) * jnp.exp(-0.5 * z**2))
+    def _standard_density(self, z: Array) -> Array:
+        return math.sqrt(2 / math.pi) * jnp.exp(-0.5 * z**2)
 
 
 @register()
 @dataclass(frozen=True)
-class Exponential:
+class Exponential(_Scaled):
     """
     Exponential distribution.
 
@@ -82,30 +128,19 @@ class Exponential:
     scale: Scalar = 1.0
     closed_form: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", _scale("Exponential", self.scale))
+    def _standard_cdf(self, z: Array) -> Array:
+        return -jnp.expm1(-z)
 
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the half-line."""
-        return _ENDS
+    def _standard_quantile(self, p: Array) -> Array:
+        return -jnp.log1p(-p)
 
-    def cdf(self, x: Numbers) -> Array:
-        """P0(X ≤ x)."""
-        return -jnp.expm1(-_standard(as_floats(x), self.scale))
-
-    def quantile(self, p: Numbers) -> Array:
-        """Smallest x with cdf(x) ≥ p."""
-        return _quantiles(p, self.scale, lambda p: -jnp.log1p(-p))
-
-    def density(self, x: Numbers) -> Array:
-        """Density at x."""
-        return _density(x, self.scale, lambda z: jnp.exp(-z))
+    def _standard_density(self, z: Array) -> Array:
+        return jnp.exp(-z)
 
 
 @register()
 @dataclass(frozen=True)
-class LogNormal:
+class LogNormal(_OnHalfLine):
     """
     Distribution of exp(X), X being normal.
 
@@ -126,12 +161,7 @@ class LogNormal:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loc", number("LogNormal.loc", self.loc))
-        object.__setattr__(self, "scale", _scale("LogNormal", self.scale))
-
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the half-line."""
-        return _ENDS
+        super().__post_init__()
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""
@@ -142,7 +172,7 @@ class LogNormal:
     def quantile(self, p: Numbers) -> Array:
         """Smallest x with cdf(x) ≥ p."""
         p = as_levels(p, name="p")
-        loc, scale = jnp.asarray(self.loc, p.dtype), _sensible(self.scale, p)
+        loc, scale = jnp.asarray(self.loc, p.dtype), self._scale(p)
         return _within(p, scale, lambda p: jnp.exp(loc + scale * ndtri(p)))
 
     def density(self, x: Numbers) -> Array:
@@ -150,16 +180,16 @@ class LogNormal:
         x = as_floats(x)
         positive = jnp.where(x > 0, x, 1)
         bell = jnp.exp(-0.5 * self._standard(positive) ** 2) / math.sqrt(2 * math.pi)
-        value = bell / (positive * _sensible(self.scale, x))
+        value = bell / (positive * self._scale(x))
         return jnp.where(jnp.isposinf(x), 0, jnp.where(x > 0, value, jnp.where(jnp.isnan(x), jnp.nan, 0 * value)))
 
     def _standard(self, x: Array) -> Array:
-        return (jnp.log(x) - jnp.asarray(self.loc, x.dtype)) / _sensible(self.scale, x)
+        return (jnp.log(x) - jnp.asarray(self.loc, x.dtype)) / self._scale(x)
 
 
 @register()
 @dataclass(frozen=True)
-class HalfCauchy:
+class HalfCauchy(_Scaled):
     """
     Distribution of abs(X), X being Cauchy around 0: a tail so heavy that it has no mean.
 
@@ -177,63 +207,12 @@ class HalfCauchy:
     scale: Scalar = 1.0
     closed_form: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", _scale("HalfCauchy", self.scale))
+    def _standard_cdf(self, z: Array) -> Array:
+        return 2 / math.pi * jnp.arctan(z)
 
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the half-line."""
-        return _ENDS
-
-    def cdf(self, x: Numbers) -> Array:
-        """P0(X ≤ x)."""
-        return 2 / math.pi * jnp.arctan(_standard(as_floats(x), self.scale))
-
-    def quantile(self, p: Numbers) -> Array:
-        """Smallest x with cdf(x) ≥ p."""
+    def _standard_quantile(self, p: Array) -> Array:
         # From the nearer end: the tangent of an angle close to a right one has lost its digits.
-        return _quantiles(
-            p,
-            self.scale,
-            lambda p: jnp.where(p <= 0.5, jnp.tan(math.pi / 2 * p), 1 / jnp.tan(math.pi / 2 * (1 - p))),
-        )
+        return jnp.where(p <= 0.5, jnp.tan(math.pi / 2 * p), 1 / jnp.tan(math.pi / 2 * (1 - p)))
 
-    def density(self, x: Numbers) -> Array:
-        """Density at x."""
-        return _density(x, self.scale, lambda z: 2 / (math.pi * (1 + z**2)))
-
-
-_ENDS = (0.0, math.inf)
-
-
-def _scale(owner: str, value: Scalar) -> Scalar:
-    if owner == "LogNormal":  # of a logarithm
-        return number(f"{owner}.scale", value, 0.0, open_low=True)
-    scale = number(f"{owner}.scale", value, 0.0, open_low=True)
-    return number(f"{owner}.scale", scale, NARROWEST, WIDEST, hint="rescale the scores")
-
-
-def _sensible(scale: Scalar, like: Array) -> Array:
-    scale = jnp.asarray(scale, like.dtype)
-    return jnp.where(scale > 0, scale, jnp.nan)  # only traced ones get here unchecked
-
-
-def _standard(x: Array, scale: Scalar) -> Array:
-    return jnp.maximum(x, 0) / _sensible(scale, x)
-
-
-def _quantiles(p: Numbers, scale: Scalar, solve: Callable[[Array], Array]) -> Array:
-    p = as_levels(p, name="p")
-    scale = _sensible(scale, p)
-    return _within(p, scale, lambda p: scale * solve(p))
-
-
-def _within(p: Array, scale: Array, solve: Callable[[Array], Array]) -> Array:
-    low = 0 * scale  # NaN for a scale that makes no sense
-    return within_support(p, low, low + jnp.inf, solve)
-
-
-def _density(x: Numbers, scale: Scalar, standard: Callable[[Array], Array]) -> Array:
-    x = as_floats(x)
-    scale = _sensible(scale, x)
-    return outside_is_zero(x, 0 * scale, 0 * scale + jnp.inf, standard(jnp.maximum(x, 0) / scale) / scale)
+    def _standard_density(self, z: Array) -> Array:
+        return 2 / (math.pi * (1 + z**2))

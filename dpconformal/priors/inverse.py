@@ -1,13 +1,39 @@
-"""Quantiles of a distribution that has a cdf and a density but no closed-form inverse."""
+"""Ends of an interval, and quantiles of a distribution that has a cdf and a density but no closed-form inverse."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
+
+from dpconformal.checks import Scalar, number, ordered
 
 Function = Callable[[Array], Array]
+
+
+class OnInterval:
+    """What priors on an interval [low, high] share."""
+
+    low: Scalar
+    high: Scalar
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        for name in ("low", "high"):
+            object.__setattr__(self, name, number(f"{owner}.{name}", getattr(self, name)))
+        ordered(owner, self.low, self.high)
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the interval."""
+        return self.low, self.high
+
+    def _ends(self, like: Array, valid: Bool[Array, ""] | bool = True) -> tuple[Array, Array]:
+        """Return the ends in the dtype to work in; NaN for traced parameters out of range, which nobody could check."""
+        low, high = jnp.asarray(self.low, like.dtype), jnp.asarray(self.high, like.dtype)
+        valid = valid & (high > low)
+        return jnp.where(valid, low, jnp.nan), jnp.where(valid, high, jnp.nan)
 
 
 def invert_cdf(

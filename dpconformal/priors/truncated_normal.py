@@ -9,9 +9,9 @@ import numpy as np
 from jax.scipy.special import erf, erfc
 from jaxtyping import Array
 
-from dpconformal.checks import NARROWEST, WIDEST, Numbers, Scalar, complain_at, is_traced, number, ordered
+from dpconformal.checks import NARROWEST, WIDEST, Numbers, Scalar, complain_at, is_traced, number
 from dpconformal.inputs import as_floats, as_levels
-from dpconformal.priors.inverse import invert_cdf, outside_is_zero, within_support
+from dpconformal.priors.inverse import OnInterval, invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
 
 _FAR = 10  # scales from loc to the support; further out the mass there underflows in float32
@@ -19,7 +19,7 @@ _FAR = 10  # scales from loc to the support; further out the mass there underflo
 
 @register()
 @dataclass(frozen=True)
-class TruncatedNormal:
+class TruncatedNormal(OnInterval):
     """
     Normal(loc, scale²) distribution, conditioned on [low, high].
 
@@ -46,9 +46,7 @@ class TruncatedNormal:
         scale = number("TruncatedNormal.scale", self.scale, 0.0, open_low=True)
         scale = number("TruncatedNormal.scale", scale, NARROWEST, WIDEST, hint="rescale the scores")
         object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "low", number("TruncatedNormal.low", self.low))
-        object.__setattr__(self, "high", number("TruncatedNormal.high", self.high))
-        ordered("TruncatedNormal", self.low, self.high)
+        super().__post_init__()
         if is_traced(self.loc, self.scale, self.low, self.high):
             return
         loc, scale, low, high = (np.asarray(v, float) for v in (self.loc, self.scale, self.low, self.high))
@@ -56,16 +54,10 @@ class TruncatedNormal:
         why = "lies more than 10 scales outside the support; move it closer or raise scale"
         complain_at("TruncatedNormal.loc", np.broadcast_to(loc, distance.shape), distance > _FAR, why)
 
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the interval."""
-        return self.low, self.high
-
     def _parameters(self, like: Array) -> tuple[Array, ...]:
         loc, scale, low, high = (jnp.asarray(v, like.dtype) for v in (self.loc, self.scale, self.low, self.high))
         near = jnp.maximum(jnp.maximum(low - loc, loc - high), 0) <= _FAR * scale
-        valid = (scale > 0) & (high > low) & near  # only traced ones get here unchecked
-        return loc, scale, jnp.where(valid, low, jnp.nan), jnp.where(valid, high, jnp.nan)
+        return loc, scale, *self._ends(like, (scale > 0) & near)
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""

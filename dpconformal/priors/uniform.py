@@ -4,17 +4,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, number, ordered
+from dpconformal.checks import Numbers, Scalar
 from dpconformal.inputs import as_floats, as_levels
-from dpconformal.priors.inverse import outside_is_zero, within_support
+from dpconformal.priors.inverse import OnInterval, outside_is_zero, within_support
 from dpconformal.pytree import register
 
 
 @register()
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(OnInterval):
     """
     Uniform distribution on [low, high].
 
@@ -34,21 +34,6 @@ class Uniform:
     low: Scalar = 0.0
     high: Scalar = 1.0
     closed_form: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "low", number("Uniform.low", self.low))
-        object.__setattr__(self, "high", number("Uniform.high", self.high))
-        ordered("Uniform", self.low, self.high)
-
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the interval."""
-        return self.low, self.high
-
-    def _ends(self, like: Array) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        low, high = jnp.asarray(self.low, like.dtype), jnp.asarray(self.high, like.dtype)
-        valid = high > low  # only traced ends get here unchecked
-        return jnp.where(valid, low, jnp.nan), jnp.where(valid, high, jnp.nan)
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""

@@ -9,25 +9,12 @@ LEAST_WINDOW = 50  # rounds, below which a coverage says little
 
 
 class Blocks(NamedTuple):
-    """
-    Stretches of equal length that end with the last round; only the first may be shorter.
+    """Stretches of equal length that end with the last round; only the first may be shorter."""
 
-    Attributes
-    ----------
-    rounds : int
-        Of the run.
-    size : int
-        Rounds of a block.
-    ends : ndarray of int, shape (N,)
-        The last round of each, counted from 1.
-    window : int
-        Blocks that a rolling coverage averages over: a tenth of the run, but 50 rounds if there are as many.
-    """
-
-    rounds: int
-    size: int
-    ends: np.ndarray  # (N,)
-    window: int
+    rounds: int  # of the run
+    size: int  # rounds of a block
+    ends: np.ndarray  # (N,), the last round of each, counted from 1
+    window: int  # blocks that a rolling coverage averages over: a tenth of the run, but 50 rounds if there are as many
 
 
 def blocks_of(rounds: int, most: int = MOST) -> Blocks:

@@ -20,31 +20,15 @@ BYTES = 3.2e6  # of all curves together, before base64 adds a third
 
 
 class Curves(NamedTuple):
-    """
-    What a run did at many levels.
+    """What a run did at many levels."""
 
-    Attributes
-    ----------
-    levels : ndarray, shape (K,)
-        Ascending, those that the run was asked for among them.
-    thresholds : ndarray, shape (K, N)
-        Of the last round of each block.
-    covered : ndarray of int, shape (K, N)
-        Rounds of each block in which the score did not exceed the threshold.
-    following : ndarray, shape (K,)
-        Thresholds of the round after the run; NaN where the learner cannot tell.
-    below : ndarray of int, shape (T,), or None
-        On how many of the even levels the threshold was below the score of a round; None without a grid.
-    equal : ndarray of int, shape (T,), or None
-        On how many it was the score itself.
-    """
-
-    levels: np.ndarray  # (K,)
-    thresholds: np.ndarray  # (K, N)
-    covered: np.ndarray  # (K, N)
-    following: np.ndarray  # (K,)
-    below: np.ndarray | None  # (T,)
-    equal: np.ndarray | None  # (T,)
+    levels: np.ndarray  # (K,), ascending, those that the run was asked for among them
+    thresholds: np.ndarray  # (K, N), of the last round of each block
+    covered: np.ndarray  # (K, N), rounds of each block in which the score did not exceed the threshold
+    following: np.ndarray  # (K,), thresholds of the round after the run; NaN where the learner cannot tell
+    # (T,), on how many of the even levels the threshold was below the score of a round; None without a grid
+    below: np.ndarray | None
+    equal: np.ndarray | None  # (T,), on how many it was the score itself
 
 
 def answers_every_level(learner: Any) -> bool:

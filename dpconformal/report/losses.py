@@ -21,25 +21,15 @@ LONGEST = 200_000  # rounds, beyond which bounds and certificates take longer th
 
 
 class Losses(NamedTuple):
-    """
-    Regret and bound over time.
+    """Regret and bound over time."""
 
-    Attributes
-    ----------
-    kind : {"own", "discounted", "borrowed", "none", "groups", "long", "late", "unproved"}
-        Whose the bound is: of this learner on this path; the same with a discount, in regret and bound; of
-        :class:`dpconformal.Exact`, for a learner without a bound; of nobody; of each group, and none of all rounds
-        together; left out, for a run that is too long. Where scores became known late: of this learner on any path; of
-        nobody.
-    regret : ndarray, shape (N, A)
-        Against the best fixed threshold for the rounds so far.
-    bound : ndarray, shape (N, A)
-        NaN where there is none.
-    """
-
+    # Whose the bound is. "own": of this learner on this path. "discounted": the same with a discount, in regret and
+    # bound. "borrowed": of :class:`dpconformal.Exact`, for a learner without a bound. "none": of nobody. "groups": of
+    # each group, and none of all rounds together. "long": left out, for a run that is too long. Where scores became
+    # known late, "late": of this learner on any path; "unproved": of nobody.
     kind: str
-    regret: np.ndarray  # (N, A)
-    bound: np.ndarray  # (N, A)
+    regret: np.ndarray  # (N, A), against the best fixed threshold for the rounds so far
+    bound: np.ndarray  # (N, A), NaN where there is none
 
 
 def losses_of(run: Replay, ends: np.ndarray) -> Losses:

@@ -23,25 +23,12 @@ if TYPE_CHECKING:
 
 
 class GroupPath(NamedTuple):
-    """
-    What a run was made of in each round, from the root of the tree to the round's group.
+    """What a run was made of in each round, from the root of the tree to the round's group."""
 
-    Attributes
-    ----------
-    nodes : ndarray of int, shape (T,)
-        The group.
-    weights : ndarray, shape (T, depth)
-        λ of each node on the way; 1 beyond the group.
-    totals : ndarray, shape (T, depth)
-        What counted for each node, before the round.
-    reached, below : ndarray, shape (T, A)
-        The group's cdf at its threshold, with and without the threshold's own mass.
-    """
-
-    nodes: np.ndarray  # (T,)
-    weights: np.ndarray  # (T, depth)
-    totals: np.ndarray  # (T, depth)
-    reached: np.ndarray  # (T, A)
+    nodes: np.ndarray  # (T,), the group
+    weights: np.ndarray  # (T, depth), λ of each node on the way; 1 beyond the group
+    totals: np.ndarray  # (T, depth), what counted for each node, before the round
+    reached: np.ndarray  # (T, A), the group's cdf at its threshold, with and without the threshold's own mass
     below: np.ndarray  # (T, A)
 
 

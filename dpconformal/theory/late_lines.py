@@ -20,22 +20,11 @@ from dpconformal.theory.regret import bin_cost
 
 
 class Known(NamedTuple):
-    """
-    What a run with a delay knew.
+    """What a run with a delay knew."""
 
-    Attributes
-    ----------
-    scores : ndarray, shape (K,)
-        Scores that became known, in that order.
-    before : ndarray of int, shape (N,)
-        How many of them before each round that is judged.
-    start : State or None
-        The learner's own, before them.
-    """
-
-    scores: np.ndarray  # (K,)
-    before: np.ndarray  # (N,)
-    start: Any
+    scores: np.ndarray  # (K,), scores that became known, in that order
+    before: np.ndarray  # (N,), how many of them before each round that is judged
+    start: Any  # the learner's own, before them
 
 
 def checks(whole: Replay) -> tuple[Line, Line, Line, Line]:

@@ -17,26 +17,14 @@ from dpconformal.theory.regret import regret_bound
 
 
 class Line(NamedTuple):
-    """
-    A check, level by level.
+    """A check, level by level."""
 
-    Attributes
-    ----------
-    seen : ndarray, shape (A,)
-        What the run did.
-    low, high : ndarray, shape (A,)
-        What is allowed, rounding included; NaN where nothing is claimed.
-    round : ndarray of int, shape (A,)
-        The first round, counted from 1 at the start of the run, by which the check has failed; 0 if it passes.
-    claimed : bool
-        Whether anything is claimed for this learner.
-    """
-
-    seen: np.ndarray  # (A,)
-    low: np.ndarray  # (A,)
+    seen: np.ndarray  # (A,), what the run did
+    low: np.ndarray  # (A,), what is allowed, rounding included; NaN where nothing is claimed
     high: np.ndarray  # (A,)
-    round: np.ndarray  # (A,)
-    claimed: bool = True
+    # (A,), the first round, counted from 1 at the start of the run, by which the check has failed; 0 if it passes
+    round: np.ndarray
+    claimed: bool = True  # whether anything is claimed for this learner
 
 
 def order(run: Replay) -> Line:

@@ -13,19 +13,10 @@ from dpconformal.theory.regularizer import excess_regularizer
 
 
 class Regret(NamedTuple):
-    """
-    Regret and its bound at some horizons.
+    """Regret and its bound at some horizons."""
 
-    Attributes
-    ----------
-    horizons : ndarray of int, shape (H,)
-        Rounds into the run.
-    regret, bound : ndarray, shape (H, A)
-        At each of them.
-    """
-
-    horizons: np.ndarray  # (H,)
-    regret: np.ndarray  # (H, A)
+    horizons: np.ndarray  # (H,), rounds into the run
+    regret: np.ndarray  # (H, A), at each of them
     bound: np.ndarray  # (H, A)
 
 

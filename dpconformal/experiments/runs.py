@@ -1,0 +1,85 @@
+"""Runs of an experiment: step by step with a progress bar and a checkpoint, over many seeds, and certified."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpconformal.checkpoints.journal import Journal
+from dpconformal.experiments.progress import track
+from dpconformal.replay import Replay, replay
+from dpconformal.theory import certify
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+BATCH = 50  # seeds at a time
+
+
+def run_steps(
+    steps: Mapping[str, Callable[[], tuple[Any, ...]]], about: dict[str, Any], progress: bool, checkpoint: Any
+) -> dict[str, tuple[np.ndarray, ...]]:
+    """
+    Do steps one after another; return what each returned.
+
+    ``checkpoint``: Folder in which finished steps are kept, or None; ``about`` says what they depend on.
+    """
+    journal = Journal(checkpoint, about)
+    return {name: journal.once(name, steps[name]) for name in track(list(steps), "replaying", progress)}
+
+
+def replay_step(learner: Any, scores: Any, levels: Any) -> Callable[[], tuple[Any, ...]]:
+    """Return the step that replays scores, for their thresholds."""
+    return lambda: replay(learner, scores, levels)[:1]
+
+
+def as_run(thresholds: Any, scores: Any, levels: Any, learner: Any = None) -> Replay:
+    """Return the replay that had these thresholds."""
+    return Replay(jnp.asarray(thresholds), None, jnp.asarray(scores), jnp.asarray(levels), learner)
+
+
+def run_batches(
+    step: Callable[[Any, np.ndarray], tuple[Any, ...]], methods: Iterable[Any], seeds: int, **options: Any
+) -> dict[Any, list[tuple[np.ndarray, ...]]]:
+    """Do a step for each method and batch of seeds, see :func:`run_steps`; list what each method's steps returned."""
+    size = min(BATCH, seeds)
+    # The last batch is filled up, so that one program serves all.
+    batches = {begin: np.arange(begin, begin + size) % seeds for begin in range(0, seeds, size)}
+    steps = {f"{method} {begin}": partial(step, method, here) for method in methods for begin, here in batches.items()}
+    found = run_steps(steps, **options)
+    return {method: [found[f"{method} {begin}"] for begin in batches] for method in methods}
+
+
+def replay_seeds(learner: Any, scores: Any, levels: Any, seeds: int) -> Any:
+    """Replay a learner that tosses coins once for each seed, and return all thresholds."""
+    one = lambda seed: replay(dataclasses.replace(learner, seed=seed), scores, levels)[0]  # noqa: E731
+    return jax.vmap(one)(jnp.arange(seeds, dtype=jnp.int32))
+
+
+def over_seeds(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
+    """Return means over the seeds and their standard errors; NaN where there is an infinite value."""
+    measured = data.where(np.isfinite(data))
+    return measured.mean("seed"), measured.std("seed", ddof=1) / np.sqrt(data.sizes["seed"])
+
+
+def tabulate_seeds(measured: "xr.Dataset", **more: Any) -> "pd.DataFrame":
+    """Tabulate means over the seeds, each with its standard error ("se"), and more columns."""
+    mean, error = over_seeds(measured)
+    table = mean.merge(error.rename({name: f"{name} se" for name in error.data_vars})).assign(more)
+    columns = [column for name in mean.data_vars for column in (name, f"{name} se")]
+    dims = [dim for dim in next(iter(measured.values())).dims if dim != "seed"]
+    found = table.to_dataframe(dim_order=dims)[[*columns, *more]]
+    return found.rename(columns=lambda name: name.replace("_", " "))
+
+
+def certified(data: "xr.Dataset", runs: Mapping[str, Replay]) -> "xr.Dataset":
+    """Certify runs; return data with ``certificate`` (text) and ``certified`` (1 if all pass) in its attributes."""
+    certificates = {name: certify(run) for name, run in runs.items()}
+    text = "\n\n".join(f"{name}\n{certificate}" for name, certificate in certificates.items())
+    passed = int(all(certificate.passed for certificate in certificates.values()))
+    return data.assign_attrs(certificate=text, certified=passed)
