@@ -12,7 +12,6 @@ import pytest
 from scipy import integrate, stats
 
 from dpconformal.diagnostics.mcmc import summary
-from dpconformal.dirichlet import backend
 from dpconformal.dirichlet.binned import bin_counts, log_likelihood
 from dpconformal.dirichlet.concentration import concentration_posterior
 from dpconformal.dirichlet.concentration_model import ConcentrationModel
@@ -310,15 +309,6 @@ def test_the_likelihood_of_a_concentration_keeps_its_digits():
     np.testing.assert_allclose(ours, log_likelihood(concentrations, counts, masses), rtol=1e-9)
     assert ours[-1] == pytest.approx(200 * np.log(1 / BINS), rel=1e-9)
     assert np.isfinite(jax.grad(stated)(jnp.asarray(1e18)))
-
-
-def test_a_package_that_lazy_loading_has_broken_is_mended(monkeypatch):
-    import numpyro
-
-    monkeypatch.delattr(numpyro.distributions, "distribution")
-    assert hasattr(backend.numpyro().distributions, "distribution")
-    monkeypatch.delattr(numpyro.distributions, "distribution")
-    assert backend.numpyro_distributions().distribution.Unit
 
 
 def test_moments_of_the_concentration_without_scores_are_those_of_the_hyperprior():

@@ -1,6 +1,7 @@
 """Replay: gradients that mean something, growth, hyperparameter sweeps, resuming across dtypes."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 from cases import LEVELS, PRIORS
 
 import dpconformal as dpc
+from dpconformal.pytree import register
 from dpconformal.rounds import padded_length
 
 SCORES = np.random.default_rng(11).beta(2, 5, 60)
@@ -223,6 +225,41 @@ def test_the_smallest_learner_there_can_be():
     run = dpc.replay(Half(), [0.2, 17.0, -4.0], [0.9])
     assert run.thresholds.tolist() == [[0.5], [0.5], [0.5]]
     assert dpc.replay(Half(), [0.1], [0.9], state=run.state).state[0] == 4
+
+
+def test_a_learner_of_ones_own_has_three_methods():
+    """That of docs/getting_started.md: beside a loop, in a batch, late, in totals, and for the gradient of its number."""
+
+    class Mean(NamedTuple):
+        seen: jax.Array  # ()
+        mean: jax.Array  # ()
+
+    @register()
+    @dataclasses.dataclass(frozen=True)
+    class Exponential:
+        first: float = 1.0
+
+        def init(self):
+            return Mean(jnp.zeros(()), jnp.asarray(self.first))
+
+        def quantile(self, state, levels):
+            return -state.mean * jnp.log1p(-levels)
+
+        def observe(self, state, score):
+            seen = state.seen + 1
+            return Mean(seen, state.mean + (score - state.mean) / seen)
+
+    scores, levels = np.random.default_rng(0).exponential(size=(2, 30)), np.array([0.5, 0.9])
+    means = np.concatenate([np.full((2, 1), 3.0), np.cumsum(scores, axis=1) / np.arange(1, 31)], axis=1)
+    want = -means[:, :-1, None] * np.log1p(-levels)
+    run = dpc.replay(Exponential(3.0), scores, levels)
+    np.testing.assert_allclose(run.thresholds, want, rtol=1e-12)
+    late = dpc.replay(Exponential(3.0), scores, levels, delay=2)
+    np.testing.assert_allclose(late.thresholds[:, 2:], want[:, :-2], rtol=1e-12)
+    totals = dpc.replay(Exponential(3.0), scores, levels, keep="summary")
+    np.testing.assert_allclose(totals.total_threshold, want.sum(axis=1), rtol=1e-12)
+    slope = jax.grad(lambda first: dpc.replay(Exponential(first), scores[0], levels).thresholds.sum())(3.0)
+    assert slope == pytest.approx(-np.log1p(-levels).sum())  # after one score the first mean is forgotten
 
 
 def test_capacity_is_kept_by_replay():
