@@ -228,7 +228,7 @@ def test_the_smallest_learner_there_can_be():
 
 
 def test_a_learner_of_ones_own_has_three_methods():
-    """That of docs/getting_started.md: beside a loop, in a batch, late, in totals, and for the gradient of its number."""
+    """That of docs/getting_started.md: in a batch, late, in totals, and differentiated by its number."""
 
     class Mean(NamedTuple):
         seen: jax.Array  # ()
