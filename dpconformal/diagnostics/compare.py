@@ -8,8 +8,8 @@ import numpy as np
 from dpconformal.checks import Numbers, as_numbers, whole
 from dpconformal.diagnostics.jackknife import jackknife_error, leave_out_blocks
 from dpconformal.inputs import as_levels
-from dpconformal.pinball import pinball
 from dpconformal.replay import replay
+from dpconformal.totals import pinball
 
 if TYPE_CHECKING:
     import xarray as xr

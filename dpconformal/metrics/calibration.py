@@ -11,12 +11,12 @@ from dpconformal.delays import Delayed, Told
 from dpconformal.learner import check_levels, support_of
 from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.pinball import pinball
 from dpconformal.rounds import Rounds
 from dpconformal.runs import Replay, not_at_once
 from dpconformal.scan import drive
 from dpconformal.shifting import arriving
 from dpconformal.starting import starting_state
+from dpconformal.totals import pinball
 
 
 def pit(run: Replay, key: Array | None = None) -> Any:

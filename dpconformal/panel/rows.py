@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpconformal.panel.blocks import METRICS
 from dpconformal.panel.checking import written
-from dpconformal.panel.judging import METRICS
 
 ROUND = "round"
 RESERVED = (ROUND, "rounds", "level", "thresholds", *METRICS)

@@ -1,19 +1,18 @@
 """Regret along a run beside its bound, at the ends of the blocks."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.groups import Hierarchical
 from dpconformal.heads import Head
-from dpconformal.learner import support_of
-from dpconformal.metrics import regret
+from dpconformal.metrics.loss import regret, regret_curve
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
 from dpconformal.theory import regret_bound
 from dpconformal.theory.late_lines import delayed_regret, known_of
-from dpconformal.theory.lines import regret_curve
+from dpconformal.theory.lines import width_of
 from dpconformal.theory.path import path_of, sequences
 from dpconformal.theory.path_bound import discounted_regret, has_regret_bound, running_regret
 
@@ -62,8 +61,8 @@ def losses_of(run: Replay, ends: np.ndarray) -> Losses:
         return Losses("long", seen, nothing)
     if isinstance(run.learner, (Head, Hierarchical)):
         return Losses("none" if isinstance(run.learner, Head) else "groups", seen, nothing)
-    width = _width(run.learner, sequence.scores)
-    return Losses("borrowed", seen, np.asarray(regret_bound(ends[:, None], np.asarray(sequence.levels, float), width)))
+    bound = regret_bound(ends[:, None], np.asarray(sequence.levels, float), width_of(sequence))
+    return Losses("borrowed", seen, np.asarray(bound))
 
 
 def _late_losses(whole: Replay, ends: np.ndarray) -> Losses:
@@ -73,11 +72,6 @@ def _late_losses(whole: Replay, ends: np.ndarray) -> Losses:
     found = delayed_regret(whole, known_of(whole)) if proved else None
     if found is not None:
         return Losses("late" if own else "borrowed", found.regret[ends - 1], found.bound[ends - 1])
-    seen = regret_curve(whole.observed())[ends - 1]
+    run = whole.observed()
+    seen = regret_curve(run.thresholds, run.scores, run.levels)[0][ends - 1]
     return Losses("long" if ends[-1] > LONGEST else "unproved", seen, np.full(seen.shape, np.nan))
-
-
-def _width(learner: Any, scores: Any) -> float:
-    """Measure the support, or the scores where the learner has none: as a certificate does."""
-    low, high = (float(end) for end in support_of(learner))
-    return high - low if np.isfinite(high - low) else float(np.ptp(np.asarray(scores, float))) or 1.0

@@ -6,12 +6,13 @@ import numpy as np
 
 from dpconformal.groups import Hierarchical
 from dpconformal.groups.tree import nodes_of
+from dpconformal.metrics.loss import regret_curve
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.theory.counts import lower_count, upper_count
 from dpconformal.theory.groups import GroupPath, bound_by_round, bounded_groups, group_path
 from dpconformal.theory.iid import rank_bracket
-from dpconformal.theory.lines import Line, near_enough, no_claim, order, precision, regret_curve, within
+from dpconformal.theory.lines import Line, near_enough, no_claim, order, precision, within
 from dpconformal.theory.path import rounds_to_nearest, tied_rounds
 from dpconformal.theory.path_bound import Regret
 
@@ -55,10 +56,11 @@ def checks(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Line, .
         if not here.size:
             found.append((nothing,) * 5)
             continue
-        regret, cover = no_claim(regret_curve(own)[-1]), no_claim(_covered(own).mean(axis=0))
+        curve = regret_curve(own.thresholds, own.scores, own.levels)[0]
+        regret, cover = no_claim(curve[-1]), no_claim(_covered(own).mean(axis=0))
         if group in bounded and not changing:
             bound = bound_by_round(run.learner, path, group, levels)
-            regret = within(own, Regret(np.arange(1, here.size + 1), regret_curve(own), bound), float(here.size))
+            regret = within(own, Regret(np.arange(1, here.size + 1), curve, bound), float(here.size))
         if group in bounded and not rounds_to_nearest(run.learner):
             cover = coverage(own, path, group, delta / len(bounded))
         lines = order(own), near_enough(own, gap[here], run.learner.prior), regret, nothing, cover

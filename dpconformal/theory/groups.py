@@ -10,8 +10,7 @@ from dpconformal.groups import Hierarchical
 from dpconformal.groups.nested import path_to
 from dpconformal.groups.tree import nodes_of
 from dpconformal.metrics.calibration import read_again
-from dpconformal.metrics.groups import by_group
-from dpconformal.metrics.summary import as_written
+from dpconformal.metrics.summary import as_written, by_group
 from dpconformal.replay import Replay
 from dpconformal.theory import moments
 from dpconformal.theory.path import sequences

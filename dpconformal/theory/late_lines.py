@@ -9,11 +9,12 @@ from dpconformal.beliefs import Exact, Quantized
 from dpconformal.delays import Delayed, Told
 from dpconformal.heads import Head
 from dpconformal.learner import fresh_state
+from dpconformal.metrics.loss import regret_curve
 from dpconformal.priors import Uniform
 from dpconformal.replay import Replay
 from dpconformal.shifting import arriving
 from dpconformal.theory.delay import bound_by_round
-from dpconformal.theory.lines import Line, near_enough, no_claim, precision, regret_curve, width_of, within
+from dpconformal.theory.lines import Line, near_enough, no_claim, precision, width_of, within
 from dpconformal.theory.optimality import optimality_gap
 from dpconformal.theory.path import bins_of, path_after
 from dpconformal.theory.path_bound import Regret
@@ -99,7 +100,7 @@ def regret(whole: Replay, known: Known) -> Line:
     """
     run, found = whole.observed(), delayed_regret(whole, known)
     if found is None:
-        curve = regret_curve(run)
+        curve = regret_curve(run.thresholds, run.scores, run.levels)[0]
         return no_claim(curve[-1] if len(curve) else np.zeros(curve.shape[1]))
     return within(run, found, float(len(found.horizons)))
 
@@ -116,4 +117,4 @@ def delayed_regret(whole: Replay, known: Known) -> Regret | None:
     bound = width_of(run) * bound_by_round(known.before, levels, learner.schedule if belief else None)
     if isinstance(learner, Quantized):
         bound += bin_cost(width_of(run), bins_of(whole), learner.rounding) * rounds[:, None]
-    return Regret(rounds, regret_curve(run), bound)
+    return Regret(rounds, regret_curve(run.thresholds, run.scores, run.levels)[0], bound)

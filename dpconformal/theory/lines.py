@@ -6,12 +6,12 @@ import numpy as np
 
 from dpconformal.learner import support_of
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.metrics.hindsight import running_best
+from dpconformal.metrics.loss import regret_curve
 from dpconformal.metrics.order import crossed
 from dpconformal.replay import Replay
 from dpconformal.theory import moments
 from dpconformal.theory.optimality import optimality_gap
-from dpconformal.theory.path import Path, loss
+from dpconformal.theory.path import Path
 from dpconformal.theory.path_bound import Regret, discounted_regret, has_regret_bound, running_regret
 from dpconformal.theory.regret import regret_bound
 
@@ -41,7 +41,8 @@ class Line(NamedTuple):
 
 def order(run: Replay) -> Line:
     """Check that no higher level has a smaller threshold: rounds in which a level crosses another."""
-    involved = crossed(arrays_of(run))[1]
+    arrays = arrays_of(run)
+    involved = crossed(arrays.thresholds, arrays.levels)[1]
     nothing = np.zeros(involved.shape[-1])
     return Line(involved.sum(axis=0).astype(float), nothing, nothing, _first(involved))
 
@@ -98,7 +99,7 @@ def regret(run: Replay, path: Path | None) -> Line:
         and for levels that change by round.
     """
     scores, levels = np.asarray(run.scores), np.asarray(run.levels, float)
-    curve = regret_curve(run)
+    curve = regret_curve(run.thresholds, scores, levels)[0]
     unproved = path is not None and (path.discount != 1 or not has_regret_bound(path))
     if not scores.size or unproved or levels.ndim == 2:
         return no_claim(curve[-1] if scores.size else np.zeros(curve.shape[1]))
@@ -109,18 +110,9 @@ def regret(run: Replay, path: Path | None) -> Line:
     return within(run, Regret(rounds, curve, bound), float(scores.size))
 
 
-def regret_curve(run: Replay) -> np.ndarray:
-    """Compute the regret of one sequence at every horizon, (T, A)."""
-    thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
-    if not scores.size:
-        return np.zeros(thresholds.shape)
-    least = running_best(np.asarray(run.scores), np.broadcast_to(levels, thresholds.shape))[1]
-    return np.cumsum(loss(thresholds, scores[:, None], levels), axis=0) - least
-
-
 def width_of(run: Replay) -> float:
     """Measure the support of a learner, or the scores where it has none."""
-    low, high = support_of(run.learner) if run.learner is not None else (-np.inf, np.inf)
+    low, high = support_of(run.learner)
     width = float(high) - float(low)
     return width if np.isfinite(width) else float(np.ptp(np.asarray(run.scores, float))) or 1.0
 

@@ -16,6 +16,7 @@ from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import path_weights
+from dpconformal.totals import pinball
 
 
 class Path(NamedTuple):
@@ -205,17 +206,6 @@ def bins_of(run: Replay) -> int:
     return int(jax.eval_shape(lambda: run.learner.init(run.scores.shape[-1])).weights.shape[-1])
 
 
-def loss(r: Any, score: Any, level: Any) -> Any:
-    """
-    Compute the quantile loss, of infinite thresholds too.
-
-    Returns: The loss: nothing for +inf at level 1, nor for -inf at level 0.
-    """
-    above, below = np.maximum(r - score, 0), np.maximum(score - r, 0)
-    with np.errstate(invalid="ignore"):
-        return np.where(above > 0, np.where(level < 1, (1 - level) * above, 0), np.where(level > 0, level * below, 0))
-
-
 def total_loss(values: np.ndarray, weights: np.ndarray, r: np.ndarray, level: np.ndarray) -> np.ndarray:
     """Sum the weighted losses of many thresholds on one sorted sample."""
     if not values.size:
@@ -234,7 +224,7 @@ def stability(path: Path, least_density: np.ndarray) -> np.ndarray:
     """
     scores = path.noted[:, None]
     # No score is noted between a threshold and what it may have been before a head raised it.
-    paid = np.maximum(*(loss(r, scores, path.levels) for r in (path.lowest, path.thresholds)))
+    paid = np.maximum(*(pinball(np, r, scores, path.levels) for r in (path.lowest, path.thresholds)))
     slope = np.where(path.thresholds > scores, 1 - path.levels, path.levels)
     with np.errstate(divide="ignore", invalid="ignore"):
         smooth = slope**2 / (2 * path.weights[:, None] * least_density)
