@@ -19,7 +19,7 @@ def tally(scores: np.ndarray, thresholds: np.ndarray, levels: Any) -> dict[str, 
     Returns: As :func:`dpconformal.metrics.summary.measure`.
     """
     levels = np.asarray(levels, float)
-    if scores.size <= 16 * BLOCK:
+    if scores.size <= 4 * BLOCK:
         least = best_threshold(np, np.asarray(scores, float), levels[None])[1]
     else:
         ranks = np.clip(np.ceil(levels * scores.size), 1, scores.size).astype(np.int64)

@@ -64,7 +64,13 @@ def crossed(thresholds: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.
     """
     order = np.argsort(levels, axis=-1, kind="stable")
     ranked = np.take_along_axis(thresholds, order, axis=-1)
-    index = np.nonzero((ranked[..., 1:] < ranked[..., :-1]).any(axis=-1))  # few rounds; only they need all pairs
+    count, by_level = np.zeros(thresholds.shape[:-1], int), np.zeros(thresholds.shape, bool)
+    suspect = np.zeros(thresholds.shape[:-1], bool)
+    for i in range(thresholds.shape[-1] - 1):
+        suspect |= ranked[..., i + 1] < ranked[..., i]
+    if not suspect.any():
+        return count, by_level
+    index = np.nonzero(suspect)  # few rounds have any crossing; only they need all pairs
     order, levels = (np.broadcast_to(part, thresholds.shape)[index] for part in (order, levels))
     ranked, asked = ranked[index], np.take_along_axis(levels, order, axis=-1)
     pairs, involved = np.zeros(len(ranked), int), np.zeros(ranked.shape, bool)
@@ -73,7 +79,6 @@ def crossed(thresholds: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.
         pairs += above.sum(axis=1)
         involved[:, i] |= above.any(axis=1)
         involved[:, i + 1 :] |= above
-    count, by_level = np.zeros(thresholds.shape[:-1], int), np.zeros(thresholds.shape, bool)
     count[index] = pairs
     np.put_along_axis(in_place := np.zeros_like(involved), order, involved, axis=-1)
     by_level[index] = in_place

@@ -88,11 +88,11 @@ def measure(thresholds: np.ndarray, scores: np.ndarray, levels: Any, least: np.n
     levels = np.asarray(levels, float)
     levels = levels if levels.ndim > 1 else levels[None]
     length = max(BLOCK // max(math.prod(batch) * size, 1), 1)
-    totals, mean = [totals_of(thresholds[..., :0, :], scores[..., :0], levels[..., :1, :])], np.zeros((*batch, size))
+    totals, mean = [], np.zeros((*batch, size))
     since, longest = np.zeros((*batch, 1, size), np.int32), np.zeros((*batch, size), np.int32)
     crossings, crossing_rounds = np.zeros((*batch, size), int), np.zeros(batch, int)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):  # ∞ - ∞, where a threshold is infinite
-        for start in range(0, rounds, length):
+        for start in range(0, max(rounds, 1), length):
             here = slice(start, start + length)
             threshold, score = np.asarray(thresholds[..., here, :], float), np.asarray(scores[..., here], float)
             asked = levels if levels.shape[-2] == 1 else levels[..., here, :]
@@ -101,9 +101,11 @@ def measure(thresholds: np.ndarray, scores: np.ndarray, levels: Any, least: np.n
             # A mean does not overflow where its sum does.
             mean += part if np.isfinite(part).all() else np.sum(threshold / rounds, axis=-2)
             since = rounds_since_hit(np, score[..., None] <= threshold, since[..., -1:, :])
-            longest = np.maximum(longest, since.max(axis=-2))
+            longest = np.maximum(longest, since.max(axis=-2, initial=0))
             pairs, involved = crossed(threshold, asked)
-            crossings, crossing_rounds = crossings + involved.sum(axis=-2), crossing_rounds + (pairs > 0).sum(axis=-1)
+            if pairs.any():
+                crossings = crossings + involved.sum(axis=-2)
+                crossing_rounds = crossing_rounds + (pairs > 0).sum(axis=-1)
         covered, loss, _ = joined(totals)
         return {
             "coverage": covered / rounds,

@@ -23,22 +23,15 @@ class Losses(NamedTuple):
     """
     Regret and bound over time.
 
-    Attributes
-    ----------
-    kind : {"own", "discounted", "borrowed", "none", "groups", "long", "late", "unproved"}
-        Whose the bound is: of this learner on this path; the same with a discount, in regret and bound; of
-        :class:`dpconformal.Exact`, for a learner without a bound; of nobody; of each group, and none of all rounds
-        together; left out, for a run that is too long. Where scores became known late: of this learner on any path; of
-        nobody.
-    regret : ndarray, shape (N, A)
-        Against the best fixed threshold for the rounds so far.
-    bound : ndarray, shape (N, A)
-        NaN where there is none.
+    The kind says whose the bound is: of this learner on this path ("own"); the same with a discount, in regret and
+    bound ("discounted"); of :class:`dpconformal.Exact`, for a learner without a bound ("borrowed"); of nobody ("none");
+    of each group, and none of all rounds together ("groups"); left out, for a run that is too long ("long"). Where
+    scores became known late: of this learner on any path ("late"); of nobody ("unproved").
     """
 
     kind: str
-    regret: np.ndarray  # (N, A)
-    bound: np.ndarray  # (N, A)
+    regret: np.ndarray  # (N, A), against the best fixed threshold for the rounds so far
+    bound: np.ndarray  # (N, A), NaN where there is none
 
 
 def losses_of(run: Replay, ends: np.ndarray) -> Losses:

@@ -9,11 +9,9 @@ from dpconformal.diagnostics.coverage import clopper_pearson
 from dpconformal.metrics import coverage, quantile_loss
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.report.blocks import Blocks, blocks_of
-from dpconformal.report.curves import Curves, curves_of
+from dpconformal.report.curves import TAIL, Blocks, Curves, blocks_of, chance_band, curves_of, histogram
 from dpconformal.report.encode import packed_counts, packed_rows, plain
 from dpconformal.report.losses import LONGEST, Losses, losses_of
-from dpconformal.report.shares import TAIL, chance_band, histogram
 from dpconformal.theory import certify
 
 DOTS = 1500

@@ -22,26 +22,13 @@ if TYPE_CHECKING:
 
 
 class GroupPath(NamedTuple):
-    """
-    What a run was made of in each round, from the root of the tree to the round's group.
+    """What a run was made of in each round, from the root of the tree to the round's group."""
 
-    Attributes
-    ----------
-    nodes : ndarray of int, shape (T,)
-        The group.
-    weights : ndarray, shape (T, depth)
-        λ of each node on the way; 1 beyond the group.
-    totals : ndarray, shape (T, depth)
-        What counted for each node, before the round.
-    reached, below : ndarray, shape (T, A)
-        The group's cdf at its threshold, with and without the threshold's own mass.
-    """
-
-    nodes: np.ndarray  # (T,)
-    weights: np.ndarray  # (T, depth)
-    totals: np.ndarray  # (T, depth)
-    reached: np.ndarray  # (T, A)
-    below: np.ndarray  # (T, A)
+    nodes: np.ndarray  # (T,), the group
+    weights: np.ndarray  # (T, depth), λ of each node on the way; 1 beyond the group
+    totals: np.ndarray  # (T, depth), what counted for each node, before the round
+    reached: np.ndarray  # (T, A), the group's cdf at its threshold
+    below: np.ndarray  # (T, A), the same without the threshold's own mass
 
 
 def group_path(run: Replay) -> GroupPath:
@@ -96,11 +83,7 @@ def _movement(weights: np.ndarray, totals: np.ndarray) -> np.ndarray:
 
 
 def bounded_groups(run: Replay) -> list[int]:
-    """
-    List the groups whose regret is bounded.
-
-    Returns: Those without groups below them, if the run had a fresh start on a bounded support, and no delay.
-    """
+    """List the groups without groups below them, if the run had a fresh start on a bounded support, and no delay."""
     nodes = nodes_of(run.learner.tree)
     above = set(nodes.paths[np.arange(len(nodes.levels)), np.maximum(nodes.levels - 1, 0)][nodes.levels > 0].tolist())
     late = run.delay is None or np.any(np.asarray(run.delay))

@@ -17,26 +17,13 @@ from dpconformal.theory.regret import regret_bound
 
 
 class Line(NamedTuple):
-    """
-    A check, level by level.
+    """A check, level by level."""
 
-    Attributes
-    ----------
-    seen : ndarray, shape (A,)
-        What the run did.
-    low, high : ndarray, shape (A,)
-        What is allowed, rounding included; NaN where nothing is claimed.
-    round : ndarray of int, shape (A,)
-        The first round, counted from 1 at the start of the run, by which the check has failed; 0 if it passes.
-    claimed : bool
-        Whether anything is claimed for this learner.
-    """
-
-    seen: np.ndarray  # (A,)
-    low: np.ndarray  # (A,)
+    seen: np.ndarray  # (A,), what the run did
+    low: np.ndarray  # (A,), what is allowed, rounding included; NaN where nothing is claimed
     high: np.ndarray  # (A,)
-    round: np.ndarray  # (A,)
-    claimed: bool = True
+    round: np.ndarray  # (A,), the first, from 1 at the start of the run, by which the check has failed; 0 if it passes
+    claimed: bool = True  # whether anything is claimed for this learner
 
 
 def order(run: Replay) -> Line:
@@ -48,12 +35,7 @@ def order(run: Replay) -> Line:
 
 
 def optimality(run: Replay, path: Path | None) -> Line:
-    """
-    Check that each threshold minimises the regularised loss of its round (Theorems 1 and 6).
-
-    Returns: In probability: how far a threshold is from the level that the belief was asked for. What rounding may do
-    is allowed.
-    """
+    """Check that each threshold minimises the regularised loss of its round (Theorems 1 and 6), up to rounding."""
     if path is None:
         return no_claim(np.full(run.thresholds.shape[-1], np.nan))
     return near_enough(run, optimality_gap(path, precision(run)), path.learner.prior)
@@ -83,20 +65,10 @@ def _cdf_error(run: Replay, prior: Any) -> float:
 
 def regret(run: Replay, path: Path | None) -> Line:
     """
-    Check the regret against its bound, at every horizon (Theorems 2 and 5, and that for ``Corrected``).
+    Check the regret of one sequence against its bound, at every horizon (Theorems 2 and 5, and that for ``Corrected``).
 
-    Parameters
-    ----------
-    run : Replay
-        One sequence.
-    path : Path or None
-        Its path. Without one the run is held to what Exact with a uniform prior guarantees.
-
-    Returns
-    -------
-    Line
-        At the end of the run, or where the bound is exceeded most. No claim with a discount, for heads without a bound,
-        and for levels that change by round.
+    Without a path the run is held to what Exact with a uniform prior guarantees. No claim with a discount, for heads
+    without a bound, and for levels that change by round.
     """
     scores, levels = np.asarray(run.scores), np.asarray(run.levels, float)
     curve = regret_curve(run.thresholds, scores, levels)[0]
@@ -118,11 +90,7 @@ def width_of(run: Replay) -> float:
 
 
 def fading_regret(run: Replay, path: Path | None) -> Line:
-    """
-    Check the discounted regret against its bound, at horizons that together see every round (Theorem 6).
-
-    Returns: At the end of the run, or where the bound is exceeded most.
-    """
+    """Check the discounted regret against its bound, at horizons that together see every round (Theorem 6)."""
     rounds = run.scores.shape[0]
     if path is None or path.discount == 1 or not rounds or path.levels.ndim == 2:
         return no_claim(np.full(run.thresholds.shape[-1], np.nan))

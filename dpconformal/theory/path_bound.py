@@ -14,18 +14,9 @@ from dpconformal.totals import pinball
 
 
 class Regret(NamedTuple):
-    """
-    Regret and its bound at some horizons.
+    """Regret and its bound at some horizons."""
 
-    Attributes
-    ----------
-    horizons : ndarray of int, shape (H,)
-        Rounds into the run.
-    regret, bound : ndarray, shape (H, A)
-        At each of them.
-    """
-
-    horizons: np.ndarray  # (H,)
+    horizons: np.ndarray  # (H,), rounds into the run
     regret: np.ndarray  # (H, A)
     bound: np.ndarray  # (H, A)
 
@@ -90,21 +81,7 @@ def running_regret(path: Path) -> Regret:
 
 
 def discounted_regret(path: Path, horizons: np.ndarray) -> Regret:
-    """
-    Compute discounted regret and bound of a path at some horizons.
-
-    Parameters
-    ----------
-    path : Path
-        With a discount and at least one round.
-    horizons : ndarray of int
-        Rounds into the run.
-
-    Returns
-    -------
-    Regret
-        Against the best threshold for the same weights.
-    """
+    """Compute discounted regret and bound of a path at some horizons, against the best thresholds for those weights."""
     paid = pinball(np, path.thresholds, path.scores[:, None], path.levels)
     # Older rounds weigh less than 1e-18 of the newest.
     memory = int(np.ceil(41.5 / -np.log(path.discount)))
