@@ -10,31 +10,16 @@ from dpconformal.files import read_scores
 
 
 class Settings(NamedTuple):
-    """
-    What a user may say of a learner; None where nothing was said.
+    """What a user may say of a learner; None where nothing was said."""
 
-    Attributes
-    ----------
-    low, high : float
-        Range of the scores.
-    prior : Prior, optional
-        P0; uniform on the range by default.
-    bins, window : int, optional
-        Sizes.
-    discount, concentration : float, optional
-        β, and a Dirichlet schedule in the place of 1/√t.
-    rate : float, optional
-        Of the steps of ACI, SF-OGD and PID.
-    """
-
-    low: float = 0.0
+    low: float = 0.0  # range of the scores
     high: float = 1.0
-    prior: Any = None
+    prior: Any = None  # uniform on the range by default
     bins: int | None = None
     window: int | None = None
     discount: float | None = None
-    concentration: float | None = None
-    rate: float | None = None
+    concentration: float | None = None  # of a Dirichlet schedule, in the place of 1/√t
+    rate: float | None = None  # of the steps of ACI, SF-OGD and PID
 
 
 class Kind(NamedTuple):

@@ -17,16 +17,7 @@ PARTS = 8  # of a series, at most, where a state holds every score: each pass go
 
 
 class Pass(NamedTuple):
-    """
-    Some rounds of some series.
-
-    Attributes
-    ----------
-    series : slice
-        Which series.
-    rounds : slice
-        Which of their rounds.
-    """
+    """Some rounds of some series."""
 
     series: slice
     rounds: slice
@@ -58,8 +49,6 @@ def replayed(
     Returns: Where thresholds belong among those of all series, one after the other: the first row, and (rounds, levels)
     of them, for each series that has rounds in the pass; and the state after it.
 
-    Notes
-    -----
     A threshold depends on the past alone. So a short series is filled up with its own last score, runs in a batch with
     longer ones, and what comes after its end is cut off: one compiled program for all lengths.
     """

@@ -13,11 +13,7 @@ _DIGIT = 16  # bits of a number that are decided in a pass over the scores
 
 
 def tally(scores: np.ndarray, thresholds: np.ndarray, levels: Any) -> dict[str, np.ndarray]:
-    """
-    Measure a run: what :func:`dpconformal.metrics.summary` measures, in memory for a block.
-
-    Returns: As :func:`dpconformal.metrics.summary.measure`.
-    """
+    """Measure a run on a disk, as :func:`dpconformal.metrics.summary.measure` does; nor need its scores fit."""
     levels = np.asarray(levels, float)
     if scores.size <= 4 * BLOCK:
         least = best_threshold(np, np.asarray(scores, float), levels[None])[1]

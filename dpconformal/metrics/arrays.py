@@ -52,6 +52,12 @@ def by_sequence(metric: Callable[..., Any]) -> Callable[..., Any]:
     return each
 
 
+def batch_axes(run: Replay) -> list[str]:
+    """Name the leading axes of a run in a dataset."""
+    axes = np.ndim(run.thresholds) - 2
+    return ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]
+
+
 def observed_rounds(run: Replay) -> np.ndarray:
     """
     List the rounds that are judged, as the user counts them.

@@ -29,7 +29,7 @@ def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers =
     -------
     array
         Loss of every round and level, (..., T, A) for a run. An infinite threshold has infinite loss,
-        except at level 1, where covering costs nothing.
+        except +∞ at level 1, where covering costs nothing, and -∞ at level 0, where missing does not.
 
     Examples
     --------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpconformal.groups.tree import nodes_of
-from dpconformal.metrics.arrays import arrays_of, by_sequence, check_finite, checked_run, mean_levels
+from dpconformal.metrics.arrays import arrays_of, batch_axes, by_sequence, check_finite, checked_run, mean_levels
 from dpconformal.metrics.coverage import rounds_since_hit
 from dpconformal.metrics.loss import best_threshold
 from dpconformal.metrics.order import crossed
@@ -49,8 +49,7 @@ def summary(run: Replay) -> "xr.Dataset":
     per_level = _measures(run)
     level, _ = per_level.pop("mean_level"), per_level.pop("crossing_rounds")
     thresholds = np.asarray(run.thresholds)
-    axes = thresholds.ndim - 2
-    batch = ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]
+    batch = batch_axes(run)
     variables = {name: ([*batch, "level"], value) for name, value in per_level.items()}
     variables["thresholds"] = ([*batch, "time", "level"], thresholds)
     variables["scores"] = ([*batch, "time"], np.asarray(run.scores))
@@ -184,7 +183,7 @@ def by_group(run: Replay, groups: Any = None, names: Any = None) -> "xr.Dataset"
         for name, total in (("coverage", covered), ("loss", loss.high), ("threshold", threshold.high)):
             found[name][index] = total / here.size
         found["regret"][index] = loss.high - best_threshold(np, own[1], own[2][None])[1]
-    axes = ["batch"] if len(batch) == 1 else [f"batch_{i}" for i in range(len(batch))]
+    axes = batch_axes(run)
     variables: dict[str, Any] = {name: ([*axes, "group", "level"], value) for name, value in found.items()}
     variables["rounds"] = ([*axes, "group"], np.moveaxis(members.sum(axis=-1), 0, -1))
     coords = {"group": list(called if names is None else names), "level": as_written(np.asarray(run.levels))}

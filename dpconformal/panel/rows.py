@@ -31,22 +31,11 @@ def named(id: str, time: str, score: str) -> Columns:
 
 
 class Rows(NamedTuple):
-    """
-    Checked rows of a long table.
+    """Checked rows of a long table, N of them."""
 
-    Attributes
-    ----------
-    ids : ndarray, shape (N,)
-        Series.
-    times : ndarray, shape (N,)
-        Times.
-    scores : ndarray, shape (N,)
-        Finite scores.
-    """
-
-    ids: np.ndarray
-    times: np.ndarray
-    scores: np.ndarray
+    ids: np.ndarray  # (N,), series
+    times: np.ndarray  # (N,)
+    scores: np.ndarray  # (N,), finite
 
 
 def checked_rows(frame: Any, columns: Columns, first: int = 0) -> Rows:

@@ -64,22 +64,29 @@ def _cdf_error(run: Replay, prior: Any) -> float:
 
 
 def regret(run: Replay, path: Path | None) -> Line:
-    """
-    Check the regret of one sequence against its bound, at every horizon (Theorems 2 and 5, and that for ``Corrected``).
+    """Check the regret of one sequence against its bound, at every horizon."""
+    found = regret_and_bound(run, path)
+    if found is not None:
+        return within(run, found, float(np.size(run.scores)))
+    curve = regret_curve(run.thresholds, run.scores, run.levels)[0]
+    return no_claim(curve[-1] if len(curve) else np.zeros(curve.shape[1]))
 
-    Without a path the run is held to what Exact with a uniform prior guarantees. No claim with a discount, for heads
-    without a bound, and for levels that change by round.
+
+def regret_and_bound(run: Replay, path: Path | None) -> Regret | None:
     """
-    scores, levels = np.asarray(run.scores), np.asarray(run.levels, float)
-    curve = regret_curve(run.thresholds, scores, levels)[0]
+    Compute the regret of one sequence and its bound at every horizon (Theorems 2 and 5, and that for ``Corrected``).
+
+    Without a path the bound is what Exact with a uniform prior guarantees. None with a discount, for heads without a
+    bound, and for levels that change by round.
+    """
+    levels, rounds = np.asarray(run.levels, float), np.arange(1, np.size(run.scores) + 1)
     unproved = path is not None and (path.discount != 1 or not has_regret_bound(path))
-    if not scores.size or unproved or levels.ndim == 2:
-        return no_claim(curve[-1] if scores.size else np.zeros(curve.shape[1]))
+    if not rounds.size or unproved or levels.ndim == 2:
+        return None
     if path is not None:
-        return within(run, running_regret(path), float(scores.size))
-    rounds = np.arange(1, scores.size + 1)
-    bound = regret_bound(rounds[:, None], levels, width_of(run))
-    return within(run, Regret(rounds, curve, bound), float(scores.size))
+        return running_regret(path)
+    curve = regret_curve(run.thresholds, run.scores, run.levels)[0]
+    return Regret(rounds, curve, regret_bound(rounds[:, None], levels, width_of(run)))
 
 
 def width_of(run: Replay) -> float:
