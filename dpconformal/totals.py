@@ -131,17 +131,20 @@ def _sums(values: np.ndarray) -> np.ndarray:
 def _traced_totals(thresholds: Any, scores: Any, levels: Any, observed: Any) -> Totals:
     """Add up round by round, so that rounding costs nothing in single precision either."""
     real = jnp.ones(scores.shape, bool) if observed is None else jnp.broadcast_to(observed, scores.shape)
-    rows = thresholds, jnp.asarray(scores), jnp.broadcast_to(levels, thresholds.shape), real
+    per_round = levels.ndim == 2
 
-    def one(*rows: Any) -> Totals:
+    def one(thresholds: Any, scores: Any, real: Any) -> Totals:
         def add(totals: Totals, row: Any) -> tuple[Totals, None]:
-            return add_rounds(totals, *(part[None] for part in row)), None
+            threshold, score, counts, asked = row
+            asked = asked if per_round else levels
+            return add_rounds(totals, threshold[None], score[None], asked[None], counts[None]), None
 
-        return jax.lax.scan(add, no_rounds(thresholds.shape[-1], thresholds.dtype), rows)[0]
+        begin = no_rounds(thresholds.shape[-1], thresholds.dtype)
+        return jax.lax.scan(add, begin, (thresholds, scores, real, levels if per_round else None))[0]
 
     for _ in scores.shape[:-1]:
         one = jax.vmap(one)
-    return one(*rows)
+    return one(thresholds, jnp.asarray(scores), real)
 
 
 def joined(parts: Sequence[Totals]) -> Totals:

@@ -91,7 +91,12 @@ def regret(run: Replay, *, running: bool = False) -> Any:
 @by_sequence
 def _regret(run: Replay) -> Any:
     arrays = arrays_of(run)
-    return totals_over_rounds(arrays).loss.high - best_threshold(arrays.xp, arrays.scores[..., 0], arrays.levels)[1]
+    loss, least = (
+        totals_over_rounds(arrays).loss.high,
+        best_threshold(arrays.xp, arrays.scores[..., 0], arrays.levels)[1],
+    )
+    check_finite(least, arrays.thresholds)
+    return loss - least
 
 
 @by_sequence
@@ -129,10 +134,12 @@ def discounted_regret(run: Replay, discount: Scalar) -> Any:
     weights = xp.broadcast_to(weights, scores.shape[:-1])
     with np.errstate(over="ignore", invalid="ignore"):
         paid = xp.sum(weights[..., None] * pinball(*arrays), axis=-2)
-    check_finite(paid, thresholds)
-    return paid - best_threshold(xp, scores[..., 0], levels, weights)[1]
+    least = best_threshold(xp, scores[..., 0], levels, weights)[1]
+    check_finite(paid + least, thresholds)
+    return paid - least
 
 
+@np.errstate(over="ignore", invalid="ignore")  # ∞ where there is no score, and for callers to see
 def best_threshold(xp: Any, scores: Any, levels: Any, weights: Any = None) -> tuple[Any, Any]:
     """
     Find the best fixed threshold in hindsight.
@@ -169,8 +176,7 @@ def best_threshold(xp: Any, scores: Any, levels: Any, weights: Any = None) -> tu
         place = xp.sum(mass[..., None] < wanted[..., None, :], axis=-2)
     place = xp.clip(place, 0, xp.maximum(count - 1, 0))
     best, mass, moment = (xp.take_along_axis(part, place, axis=-1) for part in (ordered, mass, moment))
-    with np.errstate(invalid="ignore"):
-        least = (mass - wanted) * (best - middle) - moment + pull
+    least = (mass - wanted) * (best - middle) - moment + pull
     return best, xp.where(count > 0, xp.maximum(least, 0), 0)
 
 

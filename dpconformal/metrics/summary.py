@@ -72,7 +72,7 @@ def _measures(run: Replay) -> dict[str, np.ndarray]:
     _, thresholds, scores, levels = arrays
     least = best_threshold(np, scores[..., 0], levels)[1]
     found, level = measure(thresholds, scores[..., 0], levels, least), mean_levels(arrays)
-    check_finite(found["loss"], thresholds)
+    check_finite(found["loss"] + least, thresholds)
     return found | {"coverage_error": np.abs(found["coverage"] - level), "mean_level": level}
 
 
