@@ -77,7 +77,11 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     kept: list[list[np.ndarray]] = []
     with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
         judged = rows if observed is None else np.where(observed, rows, np.inf)
-        (least,) = _by_block(lambda own: best_threshold(np, judged[own].astype(float), job.levels[None])[1:], rows)
+        (least,) = _by_block(
+            lambda own: best_threshold(np, judged[own].astype(float), job.levels[None])[1:],
+            len(rows),
+            16 * 8 * rounds,  # what is in order, its sums, and so on
+        )
         for learner in job.learners:
             thresholds: list[np.ndarray]
             run: Any = replay_batch(learner, filled, job.levels, keep=job.keep, mask=told, delay=delay)
@@ -104,12 +108,12 @@ def _totals(thresholds: np.ndarray, scores: np.ndarray, levels: np.ndarray, obse
         found = totals_of(thresholds[own], scores[own], levels, None if observed is None else observed[own])
         return found.covered, found.loss.high, found.threshold.high  # type: ignore[return-value]
 
-    return _by_block(add, thresholds)
+    return _by_block(add, len(scores), thresholds[:1].nbytes)
 
 
-def _by_block(measure: Callable[[slice], tuple[np.ndarray, ...]], like: np.ndarray) -> list[np.ndarray]:
-    """Measure blocks of series on all cores; what is looked at is as large as ``like``."""
-    blocks = blocks_of_sequences(len(like), like[0].nbytes if len(like) else 0) or [slice(0)]
+def _by_block(measure: Callable[[slice], tuple[np.ndarray, ...]], count: int, size: int) -> list[np.ndarray]:
+    """Measure blocks of series, each of which takes ``size`` bytes, on all cores."""
+    blocks = blocks_of_sequences(count, size) or [slice(0)]
     return [np.concatenate(parts) for parts in zip(*in_threads(partial(measure, own) for own in blocks), strict=True)]
 
 
