@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal import streams
+from dpconformal import metrics, streams
 from dpconformal.canvas import FAINT, panels, pyplot, quiet
 from dpconformal.checks import Numbers
 from dpconformal.learner import Learner
@@ -106,8 +106,7 @@ def behaviour(learner: Learner, levels: Numbers = (0.5, 0.9), rounds: int = 600,
         run: Any = replay(learner, scores, levels)
         ax.set_ylim(-0.08, 1.12)
         thresholds(run, ax)
-        covered = np.mean(scores[:, None] <= np.asarray(run.thresholds), axis=0)
-        shares = ", ".join(f"{share:.2f}" for share in covered)
+        shares = ", ".join(f"{share:.2f}" for share in metrics.coverage(run))
         ax.set(title=f"{name}: covered {shares}", ylabel="score" if name == "iid" else "")
         ax.set_ylim(-0.08, 1.12)
     return figure

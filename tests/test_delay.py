@@ -558,8 +558,7 @@ def test_predictions_of_every_kind_at_many_delays():
 
 
 def test_pages_show_what_was_replayed_late():
-    from dpconformal.report.blocks import blocks_of
-    from dpconformal.report.curves import curves_of
+    from dpconformal.report.curves import blocks_of, curves_of
     from dpconformal.report.losses import losses_of
 
     run = dpc.replay(dpc.Exact(), HOLED[0], [0.5], mask=MASK[0], delay=3)

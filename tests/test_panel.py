@@ -11,8 +11,10 @@ from cases import sequences
 
 import dpconformal as dpc
 from dpconformal.engine import kernel, threads
-from dpconformal.panel import judging
-from dpconformal.panel.judging import METRICS, least_loss, totals_of
+from dpconformal.metrics.loss import best_threshold
+from dpconformal.panel import blocks
+from dpconformal.panel.blocks import METRICS
+from dpconformal.totals import totals_of
 
 LEVELS = np.array([0.0, 0.3, 0.9, 1.0])
 LEARNERS = {
@@ -166,15 +168,16 @@ def test_totals_in_float32_are_added_in_float64():
     levels = np.array([0.1, 0.5, 0.9])
     wide, wider = scores.astype(float)[..., None], thresholds.astype(float)
     loss = np.maximum(levels * (wide - wider), (levels - 1) * (wide - wider)).sum(1)
-    covered, lost, summed = totals_of(thresholds, scores, None, levels)
-    np.testing.assert_allclose(lost, loss, rtol=1e-13)
-    np.testing.assert_array_equal(covered, (wide <= wider).sum(1))
-    np.testing.assert_allclose(summed, wider.sum(1), rtol=1e-13)
+    for given in (levels, np.broadcast_to(levels, (30, 3))):
+        found = totals_of(thresholds, scores, given)
+        np.testing.assert_allclose(found.loss.high, loss, rtol=1e-13)
+        np.testing.assert_array_equal(found.covered, (wide <= wider).sum(1))
+        np.testing.assert_allclose(found.threshold.high, wider.sum(1), rtol=1e-13)
 
 
 def test_the_best_threshold_in_hindsight():
     for scores in sequences(30).values():
-        found = least_loss(scores[None], None, LEVELS)[0]
+        found = best_threshold(np, scores[None], LEVELS[None])[1][0]
         best = best_of(scores)
         np.testing.assert_allclose(found, best, atol=1e-12)
 
@@ -205,7 +208,7 @@ def test_32_bits_stay_32_bits(scores):
 
 def test_a_task_keeps_to_one_core(monkeypatch, scores):
     seen = []
-    for module in (kernel, judging):
+    for module in (kernel, blocks):
         real = module.blocks_of_sequences
         monkeypatch.setattr(
             module, "blocks_of_sequences", lambda *given, real=real: seen.append(threads.cores()) or real(*given)

@@ -10,7 +10,7 @@ import pytest
 
 import dpconformal as dpc
 from dpconformal.report import losses, page, report, series
-from dpconformal.report.blocks import blocks_of, counts_in
+from dpconformal.report.curves import blocks_of, counts_in
 from dpconformal.report.encode import packed_counts, packed_rows, plain, unpacked_counts, unpacked_rows
 
 ROUNDS, LEVELS = 500, [0.5, 0.9, 0.9555]

@@ -329,14 +329,15 @@ def test_a_note_without_its_file_is_not_believed(monkeypatch, tmp_path):
 
 
 def test_tallies_are_the_metrics(monkeypatch):
-    monkeypatch.setattr(tallies, "BLOCK", 37)
+    monkeypatch.setattr(tallies, "BLOCK", 5)
+    monkeypatch.setattr(sys.modules["dpconformal.metrics.summary"], "BLOCK", 37)
     scores, levels = SCORES.round(1), [0.9, 0.1, 0.5, 0.5]
     for learner in (dpc.Exact(), dpc.OGD([0.1, 0.5, 0.9]), dpc.SplitConformal()):
         run = dpc.replay(learner, scores, levels)
         found, want = tally(scores, np.asarray(run.thresholds), levels), dpc.metrics.summary(run)
         for measure in ("coverage", "mean_threshold", "loss", "regret", "longest_miss_run"):
             np.testing.assert_allclose(found[measure], want[measure], rtol=1e-10, atol=1e-12, err_msg=measure)
-        assert found["crossings"] == dpc.metrics.crossings(run).rounds
+        assert found["crossing_rounds"] == dpc.metrics.crossings(run).rounds
 
 
 def test_order_statistics_digit_by_digit(monkeypatch):

@@ -16,8 +16,8 @@ from dpconformal.baselines.sfogd import scale_free_step
 from dpconformal.checks import Numbers, Scalar, check_within, complain_at, is_traced
 from dpconformal.counting import MOST
 from dpconformal.learner import State, rounding
-from dpconformal.pinball import pinball
 from dpconformal.pytree import register
+from dpconformal.totals import pinball
 
 ORDERS = 31  # powers of two in the number of a round
 

@@ -143,7 +143,7 @@ def measured(runs: dict[str, np.ndarray], recorded: Recorded, levels: list[float
             values = np.mean([one[measure] for one in found], axis=0)
             row |= {f"{measure} {exactly(level)}": value for level, value in zip(levels, values, strict=True)}
         row["loss"] = np.mean([one["loss"] for one in found], axis=0).mean()
-        row["crossings"] = sum(int(one["crossings"]) for one in found)
+        row["crossings"] = sum(int(one["crossing_rounds"]) for one in found)
         rows.append(row)
     return pd.DataFrame(rows)
 

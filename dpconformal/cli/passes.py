@@ -49,8 +49,6 @@ def replayed(
     Returns: Where thresholds belong among those of all series, one after the other: the first row, and (rounds, levels)
     of them, for each series that has rounds in the pass; and the state after it.
 
-    Notes
-    -----
     A threshold depends on the past alone. So a short series is filled up with its own last score, runs in a batch with
     longer ones, and what comes after its end is cut off: one compiled program for all lengths.
     """

@@ -9,8 +9,8 @@ from dpconformal.checks import Numbers, as_numbers, whole
 from dpconformal.diagnostics.jackknife import jackknife_error, leave_out_blocks
 from dpconformal.inputs import as_levels
 from dpconformal.learner import BeliefLearner
-from dpconformal.pinball import pinball
 from dpconformal.replay import replay
+from dpconformal.totals import totals_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -137,13 +137,12 @@ def _measured(
         for begin in range(0, datasets, size):
             here = np.arange(begin, begin + size) % datasets  # the last block is filled up: one program serves all
             run: Any = replay(learner, scores[here], everything)
-            thresholds, seen = np.asarray(run.thresholds, float), np.asarray(run.scores, float)[..., None]
-            thresholds, seen = thresholds[:, burn_in:end], seen[:, burn_in:end]
-            loss = pinball(np, thresholds, seen, everything).mean(axis=1)
-            kept = slice(levels.size)
-            parts["coverage"][i][:, here] = (seen <= thresholds)[..., kept].mean(axis=1).T
-            parts["width"][i][:, here] = thresholds[..., kept].mean(axis=1).T
-            parts["loss"][i][:, here] = loss[:, kept].T
+            thresholds, seen = (np.asarray(part)[:, burn_in:end] for part in (run.thresholds, run.scores))
+            totals = totals_of(thresholds, seen, everything)
+            sums = totals.covered, totals.threshold.high, totals.loss.high
+            for name, total in zip(MEASURES, sums, strict=False):
+                parts[name][i][:, here] = total[:, : levels.size].T / seen.shape[1]
+            loss = totals.loss.high / seen.shape[1]
             if grid.size:
                 crps = 2 * loss[:, levels.size : -1].mean(axis=-1)
                 parts["crps"][i, here] = np.where(np.isfinite(loss[:, levels.size :]).all(axis=-1), crps, np.nan)

@@ -10,7 +10,7 @@ from dpconformal.checks import Scalar, number, whole
 from dpconformal.diagnostics.windows import window_band
 from dpconformal.heads import Head
 from dpconformal.metrics import covered, rolling_coverage
-from dpconformal.metrics.arrays import arrays_of, checked_run, observed_rounds
+from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
@@ -85,9 +85,9 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
         "claimed": claimed,
         "passed": ~claimed | ((seen >= ends[0]) & (seen <= ends[1])),
     }
-    data = xr.Dataset({name: ([*_batch(run), "level"], value) for name, value in variables.items()}, _levels(run))
+    data = xr.Dataset({name: ([*batch_axes(run), "level"], value) for name, value in variables.items()}, _levels(run))
     if np.ndim(run.levels) > 1:
-        data["levels"] = ([*_batch(run), "level"], np.asarray(run.levels, float))
+        data["levels"] = ([*batch_axes(run), "level"], np.asarray(run.levels, float))
     attrs = {"diagnostics": "coverage", "learner": repr(run.learner), "rounds": rounds}
     return data.assign_attrs(attrs | {"prob": float(prob), "delta": delta})
 
@@ -162,7 +162,7 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
     bands = [[window_band(level, window, length, prob) for level in levels] for length in (rounds, window)]
     ends = np.array(bands).transpose(0, 2, 1) / window
     (low, high), (pointwise_low, pointwise_high) = ends
-    dims = [*_batch(run), "time", "level"]
+    dims = [*batch_axes(run), "time", "level"]
     inside = (seen >= low - 1e-9) & (seen <= high + 1e-9)
     return xr.Dataset(
         {
@@ -171,7 +171,7 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
             "high": ("level", high),
             "pointwise_low": ("level", pointwise_low),
             "pointwise_high": ("level", pointwise_high),
-            "passed": ([*_batch(run), "level"], inside.all(axis=-2)),
+            "passed": ([*batch_axes(run), "level"], inside.all(axis=-2)),
         },
         {"time": observed_rounds(whole_run)[window - 1 :], "level": levels},
         {"diagnostics": "rolling coverage", "learner": repr(run.learner), "window": window, "prob": prob},
@@ -180,11 +180,6 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
 
 def _probability(name: str, value: Scalar) -> float:
     return float(number(name, value, 0.0, 1.0, open_low=True, open_high=True))
-
-
-def _batch(run: Replay) -> list[str]:
-    axes = np.ndim(run.thresholds) - 2
-    return ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]
 
 
 def _levels(run: Replay) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from dpconformal.checks import Numbers
 from dpconformal.diagnostics.backend import arviz
 from dpconformal.dirichlet.fit import Fit
-from dpconformal.metrics.arrays import arrays_of, checked_run, observed_rounds
+from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, Summary
 
@@ -118,8 +118,7 @@ def _run_groups(run: Any) -> dict[str, Any]:
     time = {"time": observed_rounds(run)}
     run = checked_run(run).observed()
     thresholds, scores, levels = (np.asarray(a) for a in (run.thresholds, run.scores, run.levels))
-    axes = scores.ndim - 1
-    batch = ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]
+    batch = batch_axes(run)
     last = "level" if levels.ndim == 1 else "query"
     dims = [*batch, "time", last]
     variables = {"threshold": (dims, thresholds), "covered": (dims, parts.scores <= parts.thresholds)}

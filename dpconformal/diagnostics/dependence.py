@@ -7,7 +7,7 @@ from scipy import special
 
 from dpconformal.checks import whole
 from dpconformal.metrics import covered
-from dpconformal.metrics.arrays import arrays_of
+from dpconformal.metrics.arrays import arrays_of, batch_axes
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 
@@ -77,8 +77,7 @@ def miss_dependence(run: Replay, lags: int = 10) -> "xr.Dataset":
         "conditional": (share + independence, 2),
         "ljung_box": (box, lags),
     }
-    axes = missed.ndim - 2
-    dims = [*(["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]), "level"]
+    dims = [*batch_axes(run), "level"]
     variables: dict[str, Any] = {"misses": (dims, missed.sum(axis=-2))}
     for name, (statistic, freedom) in tests.items():
         variables[name] = (dims, statistic)

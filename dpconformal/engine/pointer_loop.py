@@ -62,6 +62,9 @@ def run_blocks(
     that are not observed are answered, and not counted in totals.
     """
     levels, length, count = rounds.levels, rounds.length, rounds.levels.shape[-1]
+    if not count:  # the state alone is wanted
+        dtype = rounds.scores.dtype
+        return no_rounds(0, dtype) if keep == "summary" else jnp.zeros((length, 0), dtype)
     block = even_block(length, block)
     blocks, per_round = -(-length // block), levels.ndim == 2
 

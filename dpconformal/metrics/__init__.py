@@ -8,10 +8,9 @@ from dpconformal.metrics.coverage import (
     longest_miss_run,
     rolling_coverage,
 )
-from dpconformal.metrics.groups import by_group
 from dpconformal.metrics.loss import discounted_regret, quantile_loss, regret
 from dpconformal.metrics.order import Crossings, crossings, interval_score, interval_width
-from dpconformal.metrics.summary import summary
+from dpconformal.metrics.summary import by_group, summary
 
 __all__ = [
     "Crossings",

@@ -11,21 +11,13 @@ import numpy as np
 from dpconformal.checks import as_numbers, complain_at, is_traced
 from dpconformal.masking import kept_rounds, round_counts
 from dpconformal.replay import Replay, Summary
+from dpconformal.totals import Sum, Totals, pinball, totals_of
 
 
 class Arrays(NamedTuple):
-    """
-    A run's arrays, ready to broadcast against each other.
+    """A run's arrays, ready to broadcast against each other."""
 
-    Attributes
-    ----------
-    xp : module
-        ``numpy``, or ``jax.numpy`` inside ``jit``.
-    thresholds, scores, levels : array
-        Of the same rank.
-    """
-
-    xp: Any
+    xp: Any  # numpy, or jax.numpy inside jit
     thresholds: Any  # (..., T, A)
     scores: Any  # (..., T, 1)
     levels: Any  # (... or 1, T or 1, A), of the thresholds' rank
@@ -58,6 +50,12 @@ def by_sequence(metric: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree.map(lambda *leaves: xp.stack(leaves).reshape(batch + np.shape(leaves[0])), *found)
 
     return each
+
+
+def batch_axes(run: Replay) -> list[str]:
+    """Name the leading axes of a run in a dataset."""
+    axes = np.ndim(run.thresholds) - 2
+    return ["batch"] if axes == 1 else [f"batch_{i}" for i in range(axes)]
 
 
 def observed_rounds(run: Replay) -> np.ndarray:
@@ -111,6 +109,28 @@ def arrays_of(run: Any) -> Arrays:
     return Arrays(xp, thresholds, scores[..., None], levels)
 
 
-def per_round_levels(arrays: Arrays) -> Any:
-    """Repeat the levels for every round."""
-    return arrays.xp.broadcast_to(arrays.levels, arrays.thresholds.shape)
+def totals_over_rounds(arrays: Arrays) -> Totals:
+    """Add up a run; losses that float64 cannot hold together are an error."""
+    xp, thresholds, scores, levels = arrays
+    if xp is jnp:
+        parts = (jnp.sum(part, axis=-2) for part in (scores <= thresholds, pinball(*arrays), thresholds))
+        covered, loss, total = parts
+        return Totals(covered, Sum(loss, jnp.zeros_like(loss)), Sum(total, jnp.zeros_like(total)))
+    found = totals_of(thresholds, scores[..., 0], levels)
+    check_finite(found.loss.high, thresholds)
+    return found
+
+
+def check_finite(loss: Any, thresholds: Any) -> None:
+    """Say so where total losses of finite thresholds overflow."""
+    endless = isinstance(loss, np.ndarray) and ~np.isfinite(loss)
+    if thresholds.size and np.any(endless) and (endless & np.isfinite(thresholds).all(axis=-2)).any():
+        most = np.finfo(float).max
+        raise ValueError(f"run has losses that add up to more than float64 holds ({most:.3g}); rescale the scores")
+
+
+def mean_levels(arrays: Arrays) -> Any:
+    """Average the levels over the rounds, (..., A)."""
+    xp, thresholds, _, levels = arrays
+    mean = xp.mean(levels, axis=-2) if levels.shape[-2] else xp.full(levels[..., 0, :].shape, np.nan)
+    return xp.broadcast_to(mean, (*thresholds.shape[:-2], thresholds.shape[-1]))

@@ -11,11 +11,11 @@ from dpconformal.delays import Delayed, Feedback, feedback_stream
 from dpconformal.learner import check_levels, fresh_state, support_of
 from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.pinball import pinball
 from dpconformal.rounds import Rounds
 from dpconformal.runs import Replay, not_at_once
 from dpconformal.scan import drive
 from dpconformal.starting import state_to_carry_on
+from dpconformal.totals import pinball
 
 
 def pit(run: Replay, key: Array | None = None) -> Any:

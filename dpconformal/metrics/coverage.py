@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checks import whole
-from dpconformal.metrics.arrays import arrays_of, by_sequence, per_round_levels
+from dpconformal.metrics.arrays import Arrays, arrays_of, by_sequence, mean_levels, totals_over_rounds
 from dpconformal.replay import Replay
 
 
@@ -56,9 +56,7 @@ def coverage(run: Replay) -> Any:
     >>> coverage(dpc.replay(dpc.Exact(), [0.2, 0.9], levels=[0.5]))
     array([0.5])
     """
-    arrays = arrays_of(run)
-    hits = (arrays.scores <= arrays.thresholds).astype(arrays.thresholds.dtype)
-    return mean_over_rounds(arrays.xp.where(arrays.xp.isnan(arrays.thresholds), np.nan, hits))
+    return _coverage(arrays_of(run))
 
 
 @by_sequence
@@ -83,7 +81,14 @@ def coverage_error(run: Replay) -> Any:
     array([0.25])
     """
     arrays = arrays_of(run)
-    return arrays.xp.abs(coverage(run) - mean_over_rounds(per_round_levels(arrays)))
+    return arrays.xp.abs(_coverage(arrays) - mean_levels(arrays))
+
+
+def _coverage(arrays: Arrays) -> Any:
+    xp, thresholds = arrays.xp, arrays.thresholds
+    with np.errstate(invalid="ignore"):
+        share = totals_over_rounds(arrays).covered.astype(thresholds.dtype) / thresholds.shape[-2]
+    return share if xp is np else xp.where(xp.isnan(thresholds).any(axis=-2), xp.nan, share)
 
 
 def rolling_coverage(run: Replay, window: int) -> Any:
@@ -141,21 +146,11 @@ def longest_miss_run(run: Replay) -> Any:
     """
     xp, thresholds, scores, _ = arrays_of(run)
     hits = scores <= thresholds
-    rounds = hits.shape[-2]
-    now = xp.arange(1, rounds + 1, dtype=np.int32).reshape((rounds, 1))
-    now = xp.broadcast_to(now, hits.shape[-2:]).reshape((1,) * (hits.ndim - 2) + hits.shape[-2:])
-    last_hit = xp.where(hits, now, 0)
-    last_hit = jax.lax.cummax(last_hit, hits.ndim - 2) if xp is jnp else np.maximum.accumulate(last_hit, axis=-2)
-    return xp.max(now - last_hit, axis=-2, initial=0)
+    return xp.max(rounds_since_hit(xp, hits, xp.zeros_like(hits[..., :1, :], np.int32)), axis=-2, initial=0)
 
 
-def mean_over_rounds(values: Any) -> Any:
-    """Mean over the round axis; NaN, without a warning, where there are no rounds."""
-    if values.shape[-2] == 0:
-        return np.full(values.shape[:-2] + values.shape[-1:], np.nan)
-    if isinstance(values, np.ndarray):
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = values.mean(axis=-2)
-            scaled = np.sum(values / values.shape[-2], axis=-2)  # a mean does not overflow, where its sum does
-        return np.where(np.isfinite(mean), mean, scaled)
-    return values.mean(axis=-2)
+def rounds_since_hit(xp: Any, hits: Any, before: Any) -> Any:
+    """Count the rounds since the last hit, at every round, (..., T, A); ``before``: those since it at the start."""
+    now = xp.arange(1, hits.shape[-2] + 1, dtype=np.int32).reshape((1,) * (hits.ndim - 2) + (-1, 1))
+    last_hit = xp.where(hits, now, -before)
+    return now - (jax.lax.cummax(last_hit, hits.ndim - 2) if xp is jnp else np.maximum.accumulate(last_hit, axis=-2))

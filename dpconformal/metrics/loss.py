@@ -1,16 +1,17 @@
 """Quantile loss and regret: what thresholds cost, and how much of it hindsight would have saved."""
 
+import contextlib
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number
-from dpconformal.metrics.arrays import arrays_of, by_sequence, checked_run, per_round_levels
-from dpconformal.metrics.hindsight import running_best
-from dpconformal.metrics.sums import total_over_rounds
-from dpconformal.pinball import pinball
+from dpconformal.engine.linked_list import running_order_statistic
+from dpconformal.metrics.arrays import arrays_of, by_sequence, check_finite, checked_run, totals_over_rounds
 from dpconformal.replay import Replay
+from dpconformal.totals import pinball
 
 
 def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers = None) -> Any:
@@ -28,7 +29,7 @@ def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers =
     -------
     array
         Loss of every round and level, (..., T, A) for a run. An infinite threshold has infinite loss,
-        except at level 1, where covering costs nothing.
+        except +∞ at level 1, where covering costs nothing, and -∞ at level 0, where missing does not.
 
     Examples
     --------
@@ -40,15 +41,13 @@ def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers =
     else:
         if score is None or level is None:
             raise ValueError("score and level are needed beside thresholds; or pass a run")
-        threshold, score, level = (as_numbers(n, v) for n, v in zip(_NAMES, (run, score, level), strict=True))
+        names = ("threshold", "score", "level")
+        threshold, score, level = (as_numbers(n, v) for n, v in zip(names, (run, score, level), strict=True))
         xp = jnp if is_traced(threshold, score, level) else np
         if xp is np:
             complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
         threshold, score, level = (xp.asarray(a, float if xp is np else None) for a in (threshold, score, level))
     return pinball(xp, threshold, score, level)
-
-
-_NAMES = ("threshold", "score", "level")
 
 
 def regret(run: Replay, *, running: bool = False) -> Any:
@@ -79,20 +78,25 @@ def regret(run: Replay, *, running: bool = False) -> Any:
     if running:
         run = checked_run(run).observed()
         arrays = arrays_of(run)
-        xp, incurred = arrays.xp, pinball(*arrays)
-        if xp is jnp:
+        if arrays.xp is jnp:
             raise ValueError("run is being traced: ask for the running regret outside jit")
-        total_over_rounds(xp, incurred, "losses")  # the largest of the sums to come
-        return xp.cumsum(incurred, axis=-2) - _running_best(run, arrays)
+        totals_over_rounds(arrays)  # the largest of the sums to come
+        levels, curve = np.broadcast_to(arrays.levels, arrays.thresholds.shape), np.empty(arrays.thresholds.shape)
+        for index in np.ndindex(curve.shape[:-2] if curve.size else (0,)):
+            curve[index] = regret_curve(arrays.thresholds[index], run.scores[index], levels[index])[0]
+        return curve
     return _regret(run)
 
 
 @by_sequence
 def _regret(run: Replay) -> Any:
     arrays = arrays_of(run)
-    xp, levels = arrays.xp, per_round_levels(arrays)
-    incurred = total_over_rounds(xp, pinball(*arrays), "losses")
-    return incurred - _best_loss(xp, arrays.scores, levels, xp.sum(levels, axis=-2))
+    loss, least = (
+        totals_over_rounds(arrays).loss.high,
+        best_threshold(arrays.xp, arrays.scores[..., 0], arrays.levels)[1],
+    )
+    check_finite(least, arrays.thresholds)
+    return loss - least
 
 
 @by_sequence
@@ -124,38 +128,77 @@ def discounted_regret(run: Replay, discount: Scalar) -> Any:
     if is_traced(beta):
         arrays = arrays._replace(xp=jnp)
         beta = jnp.where((beta > 0) & (beta < 1), beta, jnp.nan)
-    xp, thresholds, scores, _ = arrays
-    levels = per_round_levels(arrays)
+    xp, thresholds, scores, levels = arrays
     rounds = scores.shape[-2]
     weights = xp.asarray(beta, thresholds.dtype) ** xp.arange(rounds - 1, -1, -1).astype(thresholds.dtype)
-    weights = weights.reshape((1,) * (scores.ndim - 2) + (rounds, 1))
-    incurred = total_over_rounds(xp, weights * pinball(*arrays), "losses")
-    if rounds == 0:
-        return incurred
-    order = xp.argsort(scores, axis=-2)
-    in_order = xp.take_along_axis(scores, order, axis=-2)
-    # A sum of pinball losses turns upwards where the weight passed reaches the weighted sum of levels.
-    passed = xp.cumsum(xp.take_along_axis(xp.broadcast_to(weights, scores.shape), order, axis=-2), axis=-2)
-    wanted = xp.sum(weights * levels, axis=-2, keepdims=True)
-    first = xp.minimum(xp.sum(passed < wanted, axis=-2, keepdims=True), rounds - 1)
-    best = xp.take_along_axis(xp.broadcast_to(in_order, levels.shape), first, axis=-2)
-    return incurred - xp.sum(weights * pinball(xp, best, scores, levels), axis=-2)
+    weights = xp.broadcast_to(weights, scores.shape[:-1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        paid = xp.sum(weights[..., None] * pinball(*arrays), axis=-2)
+    least = best_threshold(xp, scores[..., 0], levels, weights)[1]
+    check_finite(paid + least, thresholds)
+    return paid - least
 
 
-def _best_loss(xp: Any, scores: Any, levels: Any, level_sum: Any) -> Any:
-    rounds = scores.shape[-2]
-    if rounds == 0:
-        return xp.zeros_like(level_sum)
-    rank = xp.clip(xp.ceil(level_sum), 1, rounds).astype(np.int32)
-    in_order = xp.broadcast_to(xp.sort(scores, axis=-2), levels.shape)
-    best = xp.take_along_axis(in_order, rank[..., None, :] - 1, axis=-2)
-    return total_over_rounds(xp, pinball(xp, best, scores, levels), "losses")
+@np.errstate(over="ignore", invalid="ignore")  # ∞ where there is no score, and for callers to see
+def best_threshold(xp: Any, scores: Any, levels: Any, weights: Any = None) -> tuple[Any, Any]:
+    """
+    Find the best fixed threshold in hindsight.
+
+    ``scores``: (..., T), infinite where there is none. ``levels``: (..., T or 1, A). ``weights``: of the losses, (...,
+    T). Returns: The threshold, a score, and its total loss, both (..., A).
+    """
+    shape = (*scores.shape[:-1], levels.shape[-1])
+    if not scores.shape[-1]:
+        return xp.full(shape, xp.nan), xp.zeros(shape)
+    if weights is None:
+        ordered = xp.sort(scores, axis=-1)
+        weight: Any = xp.isfinite(ordered).astype(scores.dtype)
+    else:
+        order = xp.argsort(scores, axis=-1)
+        ordered, weight = (xp.take_along_axis(part, order, axis=-1) for part in (scores, weights))
+    # From a score in the middle distances lose least to rounding.
+    count = xp.sum(xp.isfinite(ordered), axis=-1, keepdims=True)
+    middle = xp.where(count > 0, xp.take_along_axis(ordered, count // 2, axis=-1), 0)
+
+    def moments(values: Any, weight: Any) -> tuple[Any, Any]:
+        return weight, weight * xp.where(xp.isfinite(values), values - middle, 0)
+
+    mass, moment = (xp.cumsum(part, axis=-1) for part in moments(ordered, weight))
+    if levels.shape[-2] == 1:
+        wanted, pull = (levels[..., 0, :] * part[..., -1:] for part in (mass, moment))
+    else:
+        real = xp.where(xp.isfinite(scores), xp.ones_like(scores) if weights is None else weights, 0)
+        wanted, pull = (xp.sum(levels * part[..., None], axis=-2) for part in moments(scores, real))
+    # A sum of quantile losses turns upwards where the weight passed reaches the weighted sum of levels.
+    if weights is None:
+        place = xp.ceil(wanted).astype(count.dtype) - 1
+    else:
+        place = xp.sum(mass[..., None] < wanted[..., None, :], axis=-2)
+    place = xp.clip(place, 0, xp.maximum(count - 1, 0))
+    best, mass, moment = (xp.take_along_axis(part, place, axis=-1) for part in (ordered, mass, moment))
+    least = (mass - wanted) * (best - middle) - moment + pull
+    return best, xp.where(count > 0, xp.maximum(least, 0), 0)
 
 
-def _running_best(run: Replay, arrays: Any) -> np.ndarray:
-    """Least total loss of one threshold over the first n rounds, for every n and sequence."""
-    levels = per_round_levels(arrays)
-    least = np.empty(levels.shape)
-    for index in np.ndindex(levels.shape[:-2] if levels.size else (0,)):
-        least[index] = running_best(np.asarray(run.scores[index]), levels[index])[1]
-    return least
+def regret_curve(thresholds: Any, scores: Any, levels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Compute the regret of one sequence at every horizon.
+
+    Returns: The regret, and the best threshold for the rounds so far, both (T, A).
+    """
+    if not np.size(scores):
+        return np.zeros(np.shape(thresholds)), np.zeros(np.shape(thresholds))
+    scores, levels = np.asarray(scores), np.broadcast_to(np.asarray(levels, float), np.shape(thresholds))
+    level_sum = np.cumsum(levels, axis=0)
+    rank = np.maximum(np.ceil(level_sum), 1).astype(np.int32)
+    # The best threshold q_n is the rank_n-th smallest score so far: it stays or moves to a neighbour.
+    # On the way L_{n-1} is linear, with slope (rank_n - 1) - Σ_{t<n} α_t, so the least loss telescopes.
+    wide = scores.dtype == np.float64
+    with jax.enable_x64(True) if wide else contextlib.nullcontext():  # also where the user's JAX is not in 64 bits
+        best = np.asarray(running_order_statistic(jnp.asarray(scores), jnp.asarray(rank)), float)
+    previous = np.concatenate([best[:1], best[:-1]])
+    slope = (rank - 1) - (level_sum - levels)
+    score = np.asarray(scores, float)[:, None]
+    with np.errstate(invalid="ignore"):  # ∞ - ∞, where a threshold is infinite
+        paid = np.cumsum(pinball(np, np.asarray(thresholds, float), score, levels), axis=0)
+        return paid - np.cumsum(pinball(np, best, score, levels) + (best - previous) * slope, axis=0), best

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconformal.checks import Scalar, is_traced, number
-from dpconformal.metrics.arrays import Arrays, arrays_of, by_sequence, per_round_levels
+from dpconformal.metrics.arrays import Arrays, arrays_of, by_sequence
 from dpconformal.replay import Replay
 
 
@@ -52,33 +52,35 @@ def crossings(run: Replay) -> Crossings:
     arrays = arrays_of(run)
     if is_traced(arrays.thresholds):
         raise ValueError("run is being traced: count crossings outside jit")
-    count, by_level = crossed(arrays)
+    count, by_level = crossed(arrays.thresholds, arrays.levels)
     return Crossings((count > 0).sum(axis=-1), count.sum(axis=-1), by_level.sum(axis=-2))
 
 
-def crossed(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def crossed(thresholds: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
-    Find the crossings of each round.
+    Find the crossings of each round, given thresholds (..., T, A) and levels (..., T or 1, A).
 
     Returns: Crossing pairs a round, shape (..., T); whether a level crosses another, shape (..., T, A).
     """
-    size = arrays.thresholds.shape[-1]
-    order = np.argsort(per_round_levels(arrays), axis=-1, kind="stable")
-    levels = np.take_along_axis(per_round_levels(arrays), order, axis=-1)
-    thresholds = np.take_along_axis(arrays.thresholds, order, axis=-1)
-    # Few rounds have any crossing, and those show in the running maximum; only they need all pairs.
-    suspect = (thresholds < np.maximum.accumulate(thresholds, axis=-1)).any(axis=-1)
-    index = np.nonzero(suspect)
-    ranked, asked = thresholds[index], levels[index]
+    order = np.argsort(levels, axis=-1, kind="stable")
+    ranked = np.take_along_axis(thresholds, order, axis=-1)
+    count, by_level = np.zeros(thresholds.shape[:-1], int), np.zeros(thresholds.shape, bool)
+    suspect = np.zeros(thresholds.shape[:-1], bool)
+    for i in range(thresholds.shape[-1] - 1):
+        suspect |= ranked[..., i + 1] < ranked[..., i]
+    if not suspect.any():
+        return count, by_level
+    index = np.nonzero(suspect)  # few rounds have any crossing; only they need all pairs
+    order, levels = (np.broadcast_to(part, thresholds.shape)[index] for part in (order, levels))
+    ranked, asked = ranked[index], np.take_along_axis(levels, order, axis=-1)
     pairs, involved = np.zeros(len(ranked), int), np.zeros(ranked.shape, bool)
-    for i in range(size - 1):  # a level at a time: all pairs at once would not fit for many levels
+    for i in range(thresholds.shape[-1] - 1):  # a level at a time: all pairs at once would not fit for many levels
         above = (ranked[:, i, None] > ranked[:, i + 1 :]) & (asked[:, i, None] < asked[:, i + 1 :])
         pairs += above.sum(axis=1)
         involved[:, i] |= above.any(axis=1)
         involved[:, i + 1 :] |= above
-    count, by_level = np.zeros(suspect.shape, int), np.zeros((*suspect.shape, size), bool)
     count[index] = pairs
-    np.put_along_axis(in_place := np.zeros_like(involved), order[index], involved, axis=-1)
+    np.put_along_axis(in_place := np.zeros_like(involved), order, involved, axis=-1)
     by_level[index] = in_place
     return count, by_level
 

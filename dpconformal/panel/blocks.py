@@ -2,15 +2,20 @@
 
 import contextlib
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from dpconformal.engine.threads import on_one_core
+from dpconformal.engine.threads import blocks_of_sequences, in_threads, on_one_core
+from dpconformal.metrics.loss import best_threshold
 from dpconformal.panel.checking import check_block
-from dpconformal.panel.judging import METRICS, least_loss, means_of_totals, totals_of
 from dpconformal.replay import replay_batch
+from dpconformal.totals import totals_of
+
+METRICS = ("coverage", "loss", "regret", "mean_threshold")
 
 
 class Job(NamedTuple):
@@ -71,18 +76,22 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     counts = np.full(len(rows), rounds) if observed is None else observed.sum(axis=-1)
     kept: list[list[np.ndarray]] = []
     with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
-        least = least_loss(rows if missing is None else np.where(missing, 0, rows), observed, job.levels)
+        judged = rows if observed is None else np.where(observed, rows, np.inf)
+        (least,) = _by_block(
+            lambda own: best_threshold(np, judged[own].astype(float), job.levels[None])[1:],
+            len(rows),
+            16 * 8 * rounds,  # what is in order, its sums, and so on
+        )
         for learner in job.learners:
+            thresholds: list[np.ndarray]
             run: Any = replay_batch(learner, filled, job.levels, keep=job.keep, mask=told, delay=delay)
             if job.keep == "all":
                 thresholds = [np.asarray(run.thresholds)[used]]
-                covered, loss, threshold = totals_of(thresholds[0], rows, observed, job.levels)
+                totals = _totals(thresholds[0], rows, job.levels, observed)
             else:
-                thresholds = []
-                kept_totals = run.covered, run.total_loss, run.total_threshold
-                covered, loss, threshold = (np.asarray(total)[used] for total in kept_totals)
-            found = means_of_totals(covered, loss, threshold, least, counts)
-            kept.append(thresholds + [found[name] for name in METRICS])
+                parts = run.covered, run.total_loss, run.total_threshold
+                thresholds, totals = [], [np.asarray(part)[used] for part in parts]
+            kept.append(thresholds + _means(totals, least, counts[:, None]))
     stacked = (np.stack(parts, axis=1) if len(parts) > 1 else parts[0][:, None] for parts in zip(*kept, strict=True))
     return (*(a.reshape(batch + job.shape + a.shape[2:]) for a in stacked), counts.reshape(batch))
 
@@ -92,3 +101,24 @@ def _filled(rows: np.ndarray | None, size: int) -> np.ndarray | None:
     if rows is None or len(rows) in (0, size):
         return rows
     return np.concatenate([rows, np.broadcast_to(rows[-1:], (size - len(rows), rows.shape[-1]))])
+
+
+def _totals(thresholds: np.ndarray, scores: np.ndarray, levels: np.ndarray, observed: Any) -> list[np.ndarray]:
+    def add(own: slice) -> tuple[np.ndarray, ...]:
+        found = totals_of(thresholds[own], scores[own], levels, None if observed is None else observed[own])
+        return found.covered, found.loss.high, found.threshold.high  # type: ignore[return-value]
+
+    return _by_block(add, len(scores), thresholds[:1].nbytes)
+
+
+def _by_block(measure: Callable[[slice], tuple[np.ndarray, ...]], count: int, size: int) -> list[np.ndarray]:
+    """Measure blocks of series, each of which takes ``size`` bytes, on all cores."""
+    blocks = blocks_of_sequences(count, size) or [slice(0)]
+    return [np.concatenate(parts) for parts in zip(*in_threads(partial(measure, own) for own in blocks), strict=True)]
+
+
+def _means(totals: list[np.ndarray], least: np.ndarray, count: np.ndarray) -> list[np.ndarray]:
+    """Return the :data:`METRICS`; for a series without a score regret is 0, as a total is, and means are NaN."""
+    covered, loss, threshold = totals
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return [covered / count, loss / count, np.where(count > 0, loss - least, 0), threshold / count]

@@ -8,10 +8,11 @@ import numpy as np
 
 from dpconformal.beliefs import Quantized
 from dpconformal.checks import as_numbers
+from dpconformal.engine.run import run_replay
 from dpconformal.inputs import checked_scores, float_dtype
 from dpconformal.learner import State, fresh_state, support_of
 from dpconformal.panel.checking import check_block
-from dpconformal.replay import replay
+from dpconformal.rounds import Rounds
 from dpconformal.time_axis import check_time_index
 
 FAN_IN = 8  # states that a task merges
@@ -99,7 +100,9 @@ def _part(job: _Job, start: int, scores: np.ndarray) -> State:
     with jax.enable_x64(job.wide):
         check_block([job.learner], scores, None, ["index"], [], np.arange(start, start + scores.size))
         scores = np.asarray(checked_scores(scores, support_of(job.learner)))
-        return _on_host(replay(job.learner, scores, [0.5], state=job.begin, keep="summary").state)
+        begin = fresh_state(job.learner, scores.size, scores.dtype) if job.begin is None else job.begin
+        no_levels = jnp.zeros(0, scores.dtype)
+        return _on_host(run_replay(job.learner, begin, True, Rounds(scores, no_levels), "summary")[1])
 
 
 def _merged(job: _Job, states: list[State]) -> State:

@@ -33,8 +33,6 @@ def gathered(
     """
     Make a panel of a table in parts.
 
-    Notes
-    -----
     A part is cut at the borders of chunks. Where files hold whole series, that is one or two cuts; where each file
     holds one day of all series, every chunk takes something from every file.
     """
@@ -66,12 +64,7 @@ def gathered(
 
 
 def series_of_a_chunk(series: int, rounds: int, numbers: int) -> int:
-    """
-    Tell how many series go together.
-
-    Returns: At least 1. Depends on the panel alone and not on who works, so that an interrupted run finds the same
-    chunks.
-    """
+    """Tell how many series go together, from the panel alone: an interrupted run finds the same chunks anywhere."""
     few = max(-(-series // CHUNKS), SMALLEST // max(rounds, 1))
     return max(1, min(few, numbers // max(rounds, 1), series))
 

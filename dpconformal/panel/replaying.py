@@ -12,9 +12,8 @@ from dpconformal.delays import checked_delay
 from dpconformal.inputs import as_levels, float_dtype
 from dpconformal.learner import Learner, check_levels
 from dpconformal.metrics.summary import as_written
-from dpconformal.panel.blocks import Job, replay_block, replay_chunk
+from dpconformal.panel.blocks import METRICS, Job, replay_block, replay_chunk
 from dpconformal.panel.checking import check_times
-from dpconformal.panel.judging import METRICS
 from dpconformal.panel.sweeps import swept
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpconformal.panel.blocks import METRICS
 from dpconformal.panel.checking import written
-from dpconformal.panel.judging import METRICS
 
 ROUND = "round"
 RESERVED = (ROUND, "rounds", "level", "thresholds", *METRICS)
@@ -31,7 +31,7 @@ def named(id: str, time: str, score: str) -> Columns:
 
 
 class Rows(NamedTuple):
-    """Checked rows of a long table."""
+    """Checked rows of a long table, N of them."""
 
     ids: np.ndarray  # (N,), series
     times: np.ndarray  # (N,)

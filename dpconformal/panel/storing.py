@@ -110,8 +110,6 @@ def write_regions(
     """
     Compute regions of a lazy panel, each by a task that writes it into the store.
 
-    Notes
-    -----
     A task writes the chunks of its own region and nothing else. So it may be interrupted, and run again by another
     worker, and the result is the same.
     """

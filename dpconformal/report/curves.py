@@ -1,4 +1,8 @@
-"""The pass over a grid of levels: each is replayed, and of each only what a picture shows is kept."""
+"""
+What pictures show of a run: its rounds in at most 250 blocks, at every level of a grid.
+
+Each level is replayed, and of each only what a picture shows is kept.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,7 +15,6 @@ from dpconformal.heads import Head
 from dpconformal.learner import BeliefLearner, ContextLearner
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, replay
-from dpconformal.report.blocks import Blocks, counts_in
 
 STEPS = (1000, 200, 100)  # levels are multiples of 1/1000, 1/200 or 1/100
 CHUNK, ROOM = 64, 2**25  # levels of one replay, and thresholds that are held at a time
@@ -19,16 +22,44 @@ WORK = 5e7  # rounds times levels
 BYTES = 3.2e6  # of all curves together, before base64 adds a third
 
 
+MOST = 250  # blocks of a run
+LEAST_WINDOW = 50  # rounds, below which a coverage says little
+TAIL = 0.025  # on each side: 95 % between
+
+
+class Blocks(NamedTuple):
+    """Stretches of equal length that end with the last round; only the first may be shorter."""
+
+    rounds: int  # of the run
+    size: int  # rounds of a block
+    ends: np.ndarray  # (N,), the last round of each, counted from 1
+    window: int  # blocks that a rolling coverage averages over: a tenth of the run, but 50 rounds if there are as many
+
+
 class Curves(NamedTuple):
-    """What a run did at many levels."""
+    """What a run did at many levels; the last two are None without a grid of levels."""
 
     levels: np.ndarray  # (K,), ascending, those that the run was asked for among them
     thresholds: np.ndarray  # (K, N), of the last round of each block
     covered: np.ndarray  # (K, N), rounds of each block in which the score did not exceed the threshold
     following: np.ndarray  # (K,), thresholds of the round after the run; NaN where the learner cannot tell
-    # (T,), on how many of the even levels the threshold was below the score of a round; None without a grid
-    below: np.ndarray | None
+    below: np.ndarray | None  # (T,), on how many of the even levels the threshold was below the score of a round
     equal: np.ndarray | None  # (T,), on how many it was the score itself
+
+
+def blocks_of(rounds: int, most: int = MOST) -> Blocks:
+    """Divide a run into blocks."""
+    size = -(-rounds // most)
+    ends = np.arange(rounds, 0, -size)[::-1]
+    whole = rounds // size
+    window = max(round(whole / 10), -(-LEAST_WINDOW // size))
+    return Blocks(rounds, size, ends, max(min(window, whole), 1))
+
+
+def counts_in(hits: np.ndarray, blocks: Blocks) -> np.ndarray:
+    """Count in how many rounds of each block something happened."""
+    starts = np.concatenate([[0], blocks.ends[:-1]])
+    return np.add.reduceat(hits, starts, axis=0, dtype=np.int64)
 
 
 def answers_every_level(learner: Any) -> bool:
@@ -37,11 +68,7 @@ def answers_every_level(learner: Any) -> bool:
 
 
 def steps_for(learner: Any, sizes: Sequence[Blocks]) -> int | None:
-    """
-    Choose how fine the grid of levels is.
-
-    Returns: The levels are k/steps. None if the learner answers the levels that it was asked for only.
-    """
+    """Choose the steps of the grid k/steps; None if the learner answers the levels that it was asked for only."""
     if not answers_every_level(learner):
         return None
     offered = STEPS[1:] if isinstance(learner, Head) else STEPS  # a head may have to solve for each of its levels
@@ -52,11 +79,7 @@ def steps_for(learner: Any, sizes: Sequence[Blocks]) -> int | None:
 
 
 def curves_of(run: Replay, blocks: Blocks, steps: int | None, what: str = "levels", progress: bool = False) -> Curves:
-    """
-    Replay a run's learner over its scores at every level of a grid.
-
-    Levels that the run was asked for are taken from the run itself.
-    """
+    """Replay a learner at every level of a grid; levels that the run was asked for are taken from the run itself."""
     whole, run = run, run.observed()
     scores = np.asarray(run.scores)
     asked, columns = np.unique(as_written(np.asarray(run.levels)), return_index=True)
@@ -116,3 +139,34 @@ def _following(learner: Any, state: Any, levels: np.ndarray) -> np.ndarray:
         if isinstance(learner, ContextLearner):
             return nothing
         raise
+
+
+def chance_band(chance: np.ndarray, tosses: int) -> tuple[np.ndarray, np.ndarray]:
+    """Say how many of many coins may show heads: the 2.5 % and the 97.5 % quantile, for one look."""
+    from scipy import stats  # slow to import
+
+    coins = stats.binom(tosses, np.asarray(chance, float))
+    return coins.ppf(TAIL), coins.ppf(1 - TAIL)
+
+
+def histogram(curves: Curves, blocks: Blocks, steps: int) -> dict[str, Any]:
+    """
+    Count how often the belief had put a given probability below the score that came: a histogram of PITs.
+
+    A score exceeds the thresholds of exactly those levels that the belief had at or below P(X < score), so that the
+    pass over the levels has placed every PIT between two of them, and in its bar. A score on an atom of the belief, on
+    which the thresholds of several levels coincide, draws its place among them. So these are the counts of
+    :func:`dpconformal.diagnostics.randomised_pit`, without going through all beliefs again: for a belief that keeps
+    every score that takes time in proportion to the square of the rounds.
+
+    Returns: ``counts`` of the bars, and the ``low`` and ``high`` that a bar of uniform numbers has 95 times in 100.
+    """
+    if curves.below is None or curves.equal is None:
+        raise ValueError("curves have no grid of levels: a histogram of PITs needs one")
+    bars = 20 if blocks.rounds >= 400 else 10
+    # The first level whose threshold is not below the score is number `below`; half a step less is inside its cell.
+    place = np.random.default_rng(0).random(blocks.rounds)
+    pit = np.clip((curves.below - 0.5 + place * curves.equal) / steps, 0, 1)
+    counts, _ = np.histogram(pit, bars, (0, 1))
+    low, high = chance_band(np.array([1 / bars]), blocks.rounds)
+    return {"counts": counts.tolist(), "low": int(low[0]), "high": int(high[0])}

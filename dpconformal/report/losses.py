@@ -1,21 +1,18 @@
 """Regret along a run beside its bound, at the ends of the blocks."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.groups import Hierarchical
-from dpconformal.heads import Head
-from dpconformal.learner import support_of
-from dpconformal.metrics import regret
+from dpconformal.metrics.loss import regret_curve
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
-from dpconformal.theory import regret_bound
 from dpconformal.theory.late_lines import delayed_regret, known_of
-from dpconformal.theory.lines import regret_curve
+from dpconformal.theory.lines import regret_and_bound
 from dpconformal.theory.path import path_of, sequences
-from dpconformal.theory.path_bound import discounted_regret, has_regret_bound, running_regret
+from dpconformal.theory.path_bound import discounted_regret
 
 LONGEST = 200_000  # rounds, beyond which bounds and certificates take longer than a reader waits
 
@@ -33,41 +30,22 @@ class Losses(NamedTuple):
 
 
 def losses_of(run: Replay, ends: np.ndarray) -> Losses:
-    """Follow the regret of a run and what the theory allows."""
+    """Follow the regret of a run and what the theory allows; late scores and a discount together have no bound."""
     _, whole = next(sequences(run, observed=False))
-    if not_at_once(whole):
-        return _late_losses(whole, ends)
-    sequence = whole.observed()
-    path = path_of(sequence) if ends[-1] <= LONGEST or getattr(run.learner, "discount", None) is not None else None
+    sequence, late, long = whole.observed(), not_at_once(whole), ends[-1] > LONGEST
+    groups, discounted = isinstance(run.learner, Hierarchical), getattr(run.learner, "discount", None) is not None
+    path = path_of(sequence) if not late and (discounted or not long) else None
+    found = None
     with np.errstate(invalid="ignore"):  # ∞ - ∞, where a threshold is infinite
         if path is not None and path.discount != 1:
             faded = discounted_regret(path, ends)
             return Losses("discounted", faded.regret, faded.bound)
-        if path is not None and has_regret_bound(path):
-            along = running_regret(path)
-            return Losses("own", along.regret[ends - 1], along.bound[ends - 1])
-        seen = np.asarray(regret(sequence, running=True))[ends - 1]
-    nothing = np.full(seen.shape, np.nan)
-    if ends[-1] > LONGEST:
-        return Losses("long", seen, nothing)
-    if isinstance(run.learner, (Head, Hierarchical)):
-        return Losses("none" if isinstance(run.learner, Head) else "groups", seen, nothing)
-    width = _width(run.learner, sequence.scores)
-    return Losses("borrowed", seen, np.asarray(regret_bound(ends[:, None], np.asarray(sequence.levels, float), width)))
-
-
-def _late_losses(whole: Replay, ends: np.ndarray) -> Losses:
-    """Follow the regret where scores became known late; with a discount it is plain, and without a bound."""
-    own = isinstance(whole.learner, (Exact, Quantized))
-    proved = ends[-1] <= LONGEST and not isinstance(whole.learner, Hierarchical)
-    found = delayed_regret(whole, known_of(whole)) if proved else None
-    if found is not None:
-        return Losses("late" if own else "borrowed", found.regret[ends - 1], found.bound[ends - 1])
-    seen = regret_curve(whole.observed())[ends - 1]
-    return Losses("long" if ends[-1] > LONGEST else "unproved", seen, np.full(seen.shape, np.nan))
-
-
-def _width(learner: Any, scores: Any) -> float:
-    """Measure the support, or the scores where the learner has none: as a certificate does."""
-    low, high = (float(end) for end in support_of(learner))
-    return high - low if np.isfinite(high - low) else float(np.ptp(np.asarray(scores, float))) or 1.0
+        if not long and not groups:
+            found = delayed_regret(whole, known_of(whole)) if late else regret_and_bound(sequence, path)
+        if found is not None:
+            ours = isinstance(run.learner, (Exact, Quantized)) if late else path is not None
+            kind = ("late" if late else "own") if ours else "borrowed"
+            return Losses(kind, found.regret[ends - 1], found.bound[ends - 1])
+        seen = regret_curve(sequence.thresholds, sequence.scores, sequence.levels)[0][ends - 1]
+    kind = "long" if long else "unproved" if late else "groups" if groups else "none"
+    return Losses(kind, seen, np.full(seen.shape, np.nan))

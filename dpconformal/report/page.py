@@ -14,8 +14,7 @@ from dpconformal.heads import Head
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.report.blocks import blocks_of
-from dpconformal.report.curves import steps_for
+from dpconformal.report.curves import blocks_of, steps_for
 from dpconformal.report.encode import as_html, as_json
 from dpconformal.report.losses import LONGEST
 from dpconformal.report.series import series_of

@@ -7,14 +7,12 @@ import numpy as np
 from dpconformal.diagnostics import coverage_curve
 from dpconformal.diagnostics.coverage import clopper_pearson
 from dpconformal.learner import BeliefLearner
-from dpconformal.metrics import coverage, quantile_loss
+from dpconformal.metrics.arrays import arrays_of, totals_over_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.report.blocks import Blocks, blocks_of
-from dpconformal.report.curves import Curves, curves_of
+from dpconformal.report.curves import TAIL, Blocks, Curves, blocks_of, chance_band, curves_of, histogram
 from dpconformal.report.encode import packed_counts, packed_rows, plain
 from dpconformal.report.losses import LONGEST, Losses, losses_of
-from dpconformal.report.shares import TAIL, chance_band, histogram
 from dpconformal.theory import certify
 
 DOTS = 1500
@@ -75,20 +73,16 @@ def _columns(run: Replay) -> np.ndarray:
 
 def _table(run: Replay, losses: Losses) -> list[dict[str, Any]]:
     """Make a row for each asked level."""
-    levels = as_written(np.asarray(run.levels))
-    thresholds = np.asarray(run.observed().thresholds, float)
-    curve = coverage_curve(run) if thresholds.shape[0] <= LONGEST else None
-    shares = np.asarray(coverage(run))
-    cost = np.asarray(quantile_loss(run)).mean(axis=0)
-    with np.errstate(invalid="ignore"):  # thresholds at both ends of the line have no mean
-        sizes = thresholds.mean(axis=0)
+    levels, rounds = as_written(np.asarray(run.levels)), np.shape(run.observed().scores)[0]
+    curve = coverage_curve(run) if rounds <= LONGEST else None
+    totals = totals_over_rounds(arrays_of(run))
     verdicts = _verdicts(run)
     return [
         {
             "level": levels[i],
-            "coverage": shares[i],
-            "size": sizes[i],
-            "loss": cost[i],
+            "coverage": totals.covered[i] / rounds,
+            "size": totals.threshold.high[i] / rounds,
+            "loss": totals.loss.high[i] / rounds,
             "regret": losses.regret[-1, i],
             "bound": losses.bound[-1, i],
             "low": np.nan if curve is None else curve.band_low.values[i],

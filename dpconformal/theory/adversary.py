@@ -8,7 +8,9 @@ import numpy as np
 from dpconformal.checks import Scalar, number, scalar, whole
 from dpconformal.learner import Learner, fresh_state, support_of
 from dpconformal.metrics import discounted_regret, regret
+from dpconformal.metrics.loss import best_threshold
 from dpconformal.replay import replay_batch
+from dpconformal.totals import pinball
 
 
 class Hardest(NamedTuple):
@@ -124,22 +126,11 @@ def _greedy(learner: Any, level: float, rounds: int, low: float, high: float) ->
         r = float(np.asarray(learner.quantile(state, jnp.asarray([level])))[0])
         inside = min(max(r, low), high)
         nudge = 1e-3 * (high - low)
-        options = [low, high, min(inside + nudge, high), max(inside - nudge, low)]
-
-        def worth(s: float, r: float = r) -> tuple[float, float]:
-            """Loss of the round, less what it adds to the least loss in hindsight; of equal ones the larger loss."""
-            paid = (r - s) * (1 - level) if r >= s else (s - r) * level
-            growth = paid - (_least_loss([*scores, s], level) - _least_loss(scores, level))
-            return round(growth / (high - low), 9), paid
-
-        scores.append(max(options, key=worth))
+        options = np.array([low, high, min(inside + nudge, high), max(inside - nudge, low)])
+        paid = pinball(np, r, options, level)
+        # The loss of the round, less what it adds to the least loss in hindsight; of equal ones the larger loss.
+        after = np.column_stack([np.tile(scores, (4, 1)), options])
+        growth = np.round((paid - best_threshold(np, after, np.array([[level]]))[1][:, 0]) / (high - low), 9)
+        scores.append(float(options[max(range(4), key=lambda i: (growth[i], paid[i]))]))
         state = learner.observe(state, jnp.asarray(scores[-1]))
     return (np.array(scores) - low) / (high - low)
-
-
-def _least_loss(scores: list[float], level: float) -> float:
-    if not scores:
-        return 0.0
-    values = np.sort(scores)
-    best = values[max(int(np.ceil(level * values.size)) - 1, 0)]
-    return float(np.sum(np.maximum(best - values, 0) * (1 - level) + np.maximum(values - best, 0) * level))

@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.checks import Scalar, is_traced, scalar
 from dpconformal.groups import Hierarchical
 from dpconformal.masking import round_counts
-from dpconformal.metrics.arrays import checked_run
+from dpconformal.metrics.arrays import batch_axes, checked_run
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
@@ -184,7 +184,7 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     changing = np.ndim(run.levels) == len(shape)
     found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
     claimed: list[list[bool]] = []
-    axes = ["batch"] if len(shape) == 3 else [f"batch_{i}" for i in range(len(shape) - 2)]
+    axes = batch_axes(run)
     lead, coords = shape[:-2], dict[str, Any](check=list(CHECKS), level=np.arange(shape[-1]))
     by_group = group_lines.judged_by_group(run) and not not_at_once(run)
     for index, whole in sequences(run, observed=False, changing=True):

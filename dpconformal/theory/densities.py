@@ -9,7 +9,6 @@ from scipy import special
 from dpconformal.priors import Beta, Histogram, Mixture, TruncatedNormal, Uniform
 from dpconformal.theory.moments import bell_density, mixed, support
 from dpconformal.theory.quadrature import density_of, evaluated
-from dpconformal.theory.segments import least_between
 
 
 @functools.singledispatch
@@ -28,7 +27,7 @@ def least_density(prior: Any, a: Any, b: Any) -> Any:
         np.min(a, where=np.isfinite(a), initial=np.inf), np.max(b, where=np.isfinite(b), initial=-np.inf), 4097
     )
     density = evaluated(density_of, prior, grid)
-    least = least_between(grid, np.minimum(density[1:], density[:-1]), a, b)
+    least = _least_between(grid, np.minimum(density[1:], density[:-1]), a, b)
     return np.where(bounded, _inside(prior, a, b, least), 0.0)  # far out a density vanishes
 
 
@@ -63,7 +62,7 @@ def _(prior: TruncatedNormal, a: Any, b: Any) -> Any:
 @least_density.register
 def _(prior: Histogram, a: Any, b: Any) -> Any:
     edges = np.asarray(prior.edges, float)
-    return _inside(prior, a, b, least_between(edges, np.asarray(prior.masses, float) / np.diff(edges), a, b))
+    return _inside(prior, a, b, _least_between(edges, np.asarray(prior.masses, float) / np.diff(edges), a, b))
 
 
 @least_density.register
@@ -74,3 +73,20 @@ def _(prior: Mixture, a: Any, b: Any) -> Any:
 def _inside(prior: Any, a: Any, b: Any, density: Any) -> Any:
     low, high = support(prior)
     return np.where((np.asarray(a) >= low) & (np.asarray(b) <= high), density, 0.0)
+
+
+def _least_between(edges: Any, values: Any, a: Any, b: Any) -> Any:
+    """Return the least value of a step function on segments [a, b]; a step that one only touches does not count."""
+    last = values.size - 1
+    first = np.clip(np.searchsorted(edges, a, side="right") - 1, 0, last)
+    end = np.maximum(np.clip(np.searchsorted(edges, b, side="left") - 1, 0, last), first)
+    # Row j holds the least of 2^j neighbours; any range is two of them.
+    rows = [values]
+    while 2 ** len(rows) <= values.size:
+        half = 2 ** (len(rows) - 1)
+        longer = rows[-1].copy()
+        longer[:-half] = np.minimum(rows[-1][:-half], rows[-1][half:])
+        rows.append(longer)
+    table = np.stack(rows)
+    power = np.floor(np.log2(end - first + 1)).astype(int)
+    return np.minimum(table[power, first], table[power, end - 2**power + 1])

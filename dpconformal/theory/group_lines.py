@@ -6,13 +6,14 @@ import numpy as np
 
 from dpconformal.groups import Hierarchical
 from dpconformal.groups.tree import nodes_of
+from dpconformal.metrics import coverage
+from dpconformal.metrics.loss import regret_curve
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.theory.counts import lower_count, upper_count
-from dpconformal.theory.groups import GroupPath, bound_by_round, bounded_groups, group_path
-from dpconformal.theory.iid import rank_bracket
-from dpconformal.theory.lines import Line, near_enough, no_claim, order, precision, regret_curve, within
-from dpconformal.theory.path import rounds_to_nearest, tied_rounds
+from dpconformal.theory.coverage_line import coverage_if_iid
+from dpconformal.theory.groups import bound_by_round, bounded_groups, group_path
+from dpconformal.theory.lines import Line, near_enough, no_claim, order, within
+from dpconformal.theory.path import rounds_to_nearest
 from dpconformal.theory.path_bound import Regret
 
 
@@ -35,9 +36,9 @@ def group_names(run: Replay) -> list[Any]:
 
 def checks(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Line, ...]]:
     """
-    Check order, optimality, regret, discounted regret and coverage.
+    Check order, optimality, regret, discounted regret and coverage of each group.
 
-    Returns: Those of each group. Nothing is claimed of groups without rounds, nothing of the regret and coverage of
+    Nothing is claimed of groups without rounds, nothing of the regret and coverage of
     groups with groups below them, and nothing of the regret at levels that change by round.
     """
     run, path, bounded = whole.observed(), group_path(whole), bounded_groups(whole)
@@ -55,12 +56,17 @@ def checks(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Line, .
         if not here.size:
             found.append((nothing,) * 5)
             continue
-        regret, cover = no_claim(regret_curve(own)[-1]), no_claim(_covered(own).mean(axis=0))
+        curve = regret_curve(own.thresholds, own.scores, own.levels)[0]
+        regret, cover = no_claim(curve[-1]), no_claim(coverage(own))
         if group in bounded and not changing:
             bound = bound_by_round(run.learner, path, group, levels)
-            regret = within(own, Regret(np.arange(1, here.size + 1), regret_curve(own), bound), float(here.size))
+            regret = within(own, Regret(np.arange(1, here.size + 1), curve, bound), float(here.size))
         if group in bounded and not rounds_to_nearest(run.learner):
-            cover = coverage(own, path, group, delta / len(bounded))
+            depth, count = int(nodes_of(run.learner.tree).levels[group]), np.arange(here.size)
+            weight = path.weights[here, depth]  # of the group; the bracket asks nothing of the parent's belief
+            with np.errstate(divide="ignore", invalid="ignore"):
+                strength = np.where(count > 0, weight * count / (1 - weight), 0.0)
+            cover = coverage_if_iid(own, _levels(own), count, strength, run.learner.bins, delta / len(bounded))
         lines = order(own), near_enough(own, gap[here], run.learner.prior), regret, nothing, cover
         rounds = np.concatenate([[0], here + 1])  # as the run counts them
         found.append(tuple(line._replace(round=rounds[line.round]) for line in lines))
@@ -71,44 +77,3 @@ def _levels(run: Replay) -> np.ndarray:
     """Return the levels in float64, (A,) or (T, A)."""
     levels = np.asarray(run.levels)
     return as_written(levels) if levels.ndim == 1 else levels.astype(float)
-
-
-def _covered(run: Replay) -> np.ndarray:
-    return np.asarray(run.scores)[:, None] <= np.asarray(run.thresholds)
-
-
-def coverage(run: Replay, path: GroupPath, group: int, delta: float) -> Line:
-    """
-    Check the coverage of a group against what it would be, had its scores been iid.
-
-    Parameters
-    ----------
-    run : Replay
-        The group's rounds.
-    path : GroupPath
-        Of the whole run.
-    group : int
-        The group, without groups below it.
-    delta : float
-        Probability that iid scores leave the band of a level.
-
-    Returns
-    -------
-    Line
-        Shares of rounds; the bracket asks nothing of the parent's belief. Ties raise its upper end.
-    """
-    depth, here = int(nodes_of(run.learner.tree).levels[group]), path.nodes == group
-    weight, count = path.weights[here, depth], np.arange(here.sum())
-    with np.errstate(divide="ignore", invalid="ignore"):
-        strength = np.where(count > 0, weight * count / (1 - weight), 0.0)
-    thresholds, scores = np.asarray(run.thresholds), np.asarray(run.scores)
-    ties = tied_rounds(run.learner, run.learner.bins, scores, thresholds).mean(axis=0)
-    seen, rounding = _covered(run).mean(axis=0), 4 * precision(run)
-    low, high = np.empty((2, thresholds.shape[1]))
-    for i, level in enumerate(np.broadcast_to(_levels(run), thresholds.shape).T):
-        least = rank_bracket(np.maximum(level - rounding, 0), count, strength)[0] / (count + 1)
-        most = rank_bracket(np.minimum(level + rounding, 1), count, strength)[1] / (count + 1)
-        low[i] = lower_count(least, delta / 2) / count.size
-        high[i] = upper_count(most, delta / 2) / count.size + ties[i]
-    high = np.minimum(high, 1)
-    return Line(seen, low, high, np.where((seen >= low) & (seen <= high), 0, count.size))

@@ -10,8 +10,7 @@ from dpconformal.groups import Hierarchical
 from dpconformal.groups.nested import path_to
 from dpconformal.groups.tree import nodes_of
 from dpconformal.metrics.calibration import read_again
-from dpconformal.metrics.groups import by_group
-from dpconformal.metrics.summary import as_written
+from dpconformal.metrics.summary import as_written, by_group
 from dpconformal.replay import Replay
 from dpconformal.theory import moments
 from dpconformal.theory.path import sequences
@@ -28,8 +27,8 @@ class GroupPath(NamedTuple):
     nodes: np.ndarray  # (T,), the group
     weights: np.ndarray  # (T, depth), λ of each node on the way; 1 beyond the group
     totals: np.ndarray  # (T, depth), what counted for each node, before the round
-    reached: np.ndarray  # (T, A), the group's cdf at its threshold, with and without the threshold's own mass
-    below: np.ndarray  # (T, A)
+    reached: np.ndarray  # (T, A), the group's cdf at its threshold
+    below: np.ndarray  # (T, A), the same without the threshold's own mass
 
 
 def group_path(run: Replay) -> GroupPath:
@@ -84,11 +83,7 @@ def _movement(weights: np.ndarray, totals: np.ndarray) -> np.ndarray:
 
 
 def bounded_groups(run: Replay) -> list[int]:
-    """
-    List the groups whose regret is bounded.
-
-    Returns: Those without groups below them, if the run had a fresh start on a bounded support, and no delay.
-    """
+    """List the groups without groups below them, if the run had a fresh start on a bounded support, and no delay."""
     nodes = nodes_of(run.learner.tree)
     above = set(nodes.paths[np.arange(len(nodes.levels)), np.maximum(nodes.levels - 1, 0)][nodes.levels > 0].tolist())
     late = run.delay is None or np.any(np.asarray(run.delay))

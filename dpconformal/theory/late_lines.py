@@ -9,10 +9,12 @@ from dpconformal.beliefs import Exact, Quantized
 from dpconformal.delays import Delayed, Feedback, feedback_stream
 from dpconformal.heads import Head
 from dpconformal.learner import fresh_state
+from dpconformal.metrics import coverage
+from dpconformal.metrics.loss import regret_curve
 from dpconformal.priors import Uniform
 from dpconformal.replay import Replay
 from dpconformal.theory.delay import bound_by_round
-from dpconformal.theory.lines import Line, near_enough, no_claim, precision, regret_curve, width_of, within
+from dpconformal.theory.lines import Line, near_enough, no_claim, precision, width_of, within
 from dpconformal.theory.optimality import optimality_gap
 from dpconformal.theory.path import bins_of, path_after
 from dpconformal.theory.path_bound import Regret
@@ -22,22 +24,15 @@ from dpconformal.theory.regret import bin_cost
 class Known(NamedTuple):
     """What a run with a delay knew."""
 
-    scores: np.ndarray  # (K,), scores that became known, in that order
+    scores: np.ndarray  # (K,), that became known, in that order
     before: np.ndarray  # (N,), how many of them before each round that is judged
-    start: Any  # the learner's own, before them
+    start: Any  # the learner's own state, before them
 
 
 def checks(whole: Replay) -> tuple[Line, Line, Line, Line]:
-    """
-    Check optimality, regret, discounted regret and coverage.
-
-    Returns: Of the rounds that have a score. Nothing is claimed of discounted regret and of coverage.
-    """
-    run, known = whole.observed(), known_of(whole)
-    seen = np.asarray(run.scores)[:, None] <= np.asarray(run.thresholds)
-    nothing = np.full(seen.shape[1], np.nan)
-    share = seen.mean(axis=0) if len(seen) else nothing
-    return optimality(whole, known), regret(whole, known), no_claim(nothing), no_claim(share)
+    """Check optimality and regret; nothing is claimed of discounted regret and of coverage."""
+    seen, known = coverage(whole.observed()), known_of(whole)
+    return optimality(whole, known), regret(whole, known), no_claim(np.full(seen.shape, np.nan)), no_claim(seen)
 
 
 def known_of(whole: Replay) -> Known:
@@ -69,31 +64,21 @@ def optimality(whole: Replay, known: Known) -> Line:
 
 
 def regret(whole: Replay, known: Known) -> Line:
-    """
-    Check the regret against its bound with a delay, at every horizon.
-
-    Parameters
-    ----------
-    whole : Replay
-        As for :func:`checks`.
-    known : Known
-        What was known.
-
-    Returns
-    -------
-    Line
-        No claim with a discount, for heads, for beliefs whose prior is not uniform, for those that carry on, and for
-        levels that change by round. Other learners are held to what Exact with a uniform prior guarantees.
-    """
+    """Check the regret against its bound with a delay, at every horizon."""
     run, found = whole.observed(), delayed_regret(whole, known)
     if found is None:
-        curve = regret_curve(run)
+        curve = regret_curve(run.thresholds, run.scores, run.levels)[0]
         return no_claim(curve[-1] if len(curve) else np.zeros(curve.shape[1]))
     return within(run, found, float(len(found.horizons)))
 
 
 def delayed_regret(whole: Replay, known: Known) -> Regret | None:
-    """Compute regret and bound at every horizon."""
+    """
+    Compute regret and bound at every horizon.
+
+    None with a discount, for heads, for beliefs whose prior is not uniform, for those that carry on, and for levels
+    that change by round. Other learners are held to what Exact with a uniform prior guarantees.
+    """
     run, learner = whole.observed(), whole.learner
     belief = isinstance(learner, (Exact, Quantized))
     unproved = belief and (learner.discount is not None or not isinstance(learner.prior, Uniform))
@@ -104,4 +89,4 @@ def delayed_regret(whole: Replay, known: Known) -> Regret | None:
     bound = width_of(run) * bound_by_round(known.before, levels, learner.schedule if belief else None)
     if isinstance(learner, Quantized):
         bound += bin_cost(width_of(run), bins_of(whole), learner.rounding) * rounds[:, None]
-    return Regret(rounds, regret_curve(run), bound)
+    return Regret(rounds, regret_curve(run.thresholds, run.scores, run.levels)[0], bound)

@@ -6,12 +6,12 @@ import numpy as np
 
 from dpconformal.learner import support_of
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.metrics.hindsight import running_best
+from dpconformal.metrics.loss import regret_curve
 from dpconformal.metrics.order import crossed
 from dpconformal.replay import Replay
 from dpconformal.theory import moments
 from dpconformal.theory.optimality import optimality_gap
-from dpconformal.theory.path import Path, loss
+from dpconformal.theory.path import Path
 from dpconformal.theory.path_bound import Regret, discounted_regret, has_regret_bound, running_regret
 from dpconformal.theory.regret import regret_bound
 
@@ -22,25 +22,20 @@ class Line(NamedTuple):
     seen: np.ndarray  # (A,), what the run did
     low: np.ndarray  # (A,), what is allowed, rounding included; NaN where nothing is claimed
     high: np.ndarray  # (A,)
-    # (A,), the first round, counted from 1 at the start of the run, by which the check has failed; 0 if it passes
-    round: np.ndarray
+    round: np.ndarray  # (A,), the first, from 1 at the start of the run, by which the check has failed; 0 if it passes
     claimed: bool = True  # whether anything is claimed for this learner
 
 
 def order(run: Replay) -> Line:
     """Check that no higher level has a smaller threshold: rounds in which a level crosses another."""
-    involved = crossed(arrays_of(run))[1]
+    arrays = arrays_of(run)
+    involved = crossed(arrays.thresholds, arrays.levels)[1]
     nothing = np.zeros(involved.shape[-1])
     return Line(involved.sum(axis=0).astype(float), nothing, nothing, _first(involved))
 
 
 def optimality(run: Replay, path: Path | None) -> Line:
-    """
-    Check that each threshold minimises the regularised loss of its round (Theorems 1 and 6).
-
-    Returns: In probability: how far a threshold is from the level that the belief was asked for. What rounding may do
-    is allowed.
-    """
+    """Check that each threshold minimises the regularised loss of its round (Theorems 1 and 6), up to rounding."""
     if path is None:
         return no_claim(np.full(run.thresholds.shape[-1], np.nan))
     return near_enough(run, optimality_gap(path, precision(run)), path.learner.prior)
@@ -69,56 +64,40 @@ def _cdf_error(run: Replay, prior: Any) -> float:
 
 
 def regret(run: Replay, path: Path | None) -> Line:
-    """
-    Check the regret against its bound, at every horizon (Theorems 2 and 5, and that for ``Corrected``).
+    """Check the regret of one sequence against its bound, at every horizon."""
+    found = regret_and_bound(run, path)
+    if found is not None:
+        return within(run, found, float(np.size(run.scores)))
+    curve = regret_curve(run.thresholds, run.scores, run.levels)[0]
+    return no_claim(curve[-1] if len(curve) else np.zeros(curve.shape[1]))
 
-    Parameters
-    ----------
-    run : Replay
-        One sequence.
-    path : Path or None
-        Its path. Without one the run is held to what Exact with a uniform prior guarantees.
 
-    Returns
-    -------
-    Line
-        At the end of the run, or where the bound is exceeded most. No claim with a discount, for heads without a bound,
-        and for levels that change by round.
+def regret_and_bound(run: Replay, path: Path | None) -> Regret | None:
     """
-    scores, levels = np.asarray(run.scores), np.asarray(run.levels, float)
-    curve = regret_curve(run)
+    Compute the regret of one sequence and its bound at every horizon (Theorems 2 and 5, and that for ``Corrected``).
+
+    Without a path the bound is what Exact with a uniform prior guarantees. None with a discount, for heads without a
+    bound, and for levels that change by round.
+    """
+    levels, rounds = np.asarray(run.levels, float), np.arange(1, np.size(run.scores) + 1)
     unproved = path is not None and (path.discount != 1 or not has_regret_bound(path))
-    if not scores.size or unproved or levels.ndim == 2:
-        return no_claim(curve[-1] if scores.size else np.zeros(curve.shape[1]))
+    if not rounds.size or unproved or levels.ndim == 2:
+        return None
     if path is not None:
-        return within(run, running_regret(path), float(scores.size))
-    rounds = np.arange(1, scores.size + 1)
-    bound = regret_bound(rounds[:, None], levels, width_of(run))
-    return within(run, Regret(rounds, curve, bound), float(scores.size))
-
-
-def regret_curve(run: Replay) -> np.ndarray:
-    """Compute the regret of one sequence at every horizon, (T, A)."""
-    thresholds, scores, levels = (np.asarray(a, float) for a in (run.thresholds, run.scores, run.levels))
-    if not scores.size:
-        return np.zeros(thresholds.shape)
-    least = running_best(np.asarray(run.scores), np.broadcast_to(levels, thresholds.shape))[1]
-    return np.cumsum(loss(thresholds, scores[:, None], levels), axis=0) - least
+        return running_regret(path)
+    curve = regret_curve(run.thresholds, run.scores, run.levels)[0]
+    return Regret(rounds, curve, regret_bound(rounds[:, None], levels, width_of(run)))
 
 
 def width_of(run: Replay) -> float:
     """Measure the support of a learner, or the scores where it has none."""
-    low, high = support_of(run.learner) if run.learner is not None else (-np.inf, np.inf)
+    low, high = support_of(run.learner)
     width = float(high) - float(low)
     return width if np.isfinite(width) else float(np.ptp(np.asarray(run.scores, float))) or 1.0
 
 
 def fading_regret(run: Replay, path: Path | None) -> Line:
-    """
-    Check the discounted regret against its bound, at horizons that together see every round (Theorem 6).
-
-    Returns: At the end of the run, or where the bound is exceeded most.
-    """
+    """Check the discounted regret against its bound, at horizons that together see every round (Theorem 6)."""
     rounds = run.scores.shape[0]
     if path is None or path.discount == 1 or not rounds or path.levels.ndim == 2:
         return no_claim(np.full(run.thresholds.shape[-1], np.nan))

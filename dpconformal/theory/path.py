@@ -16,6 +16,7 @@ from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import path_weights
+from dpconformal.totals import pinball
 
 
 class Path(NamedTuple):
@@ -23,60 +24,27 @@ class Path(NamedTuple):
     One sequence of a run of :class:`dpconformal.Exact`, :class:`dpconformal.Quantized`, or a head on one of them.
 
     Where every score is known at the end of its round there are as many thresholds as scores, N = T.
-
-    Attributes
-    ----------
-    learner : Exact or Quantized
-        The belief.
-    head : Head or None
-        What asked it for levels other than the run's.
-    thresholds : ndarray, shape (N, A)
-        Of the run.
-    lowest : ndarray, shape (N, A)
-        The least that the belief's own threshold may have been: a head raises those of a binned belief to the upper
-        edge of their bin.
-    scores : ndarray, shape (T,)
-        In the order in which they became known.
-    levels : ndarray, shape (A,) or (N, A)
-        Of the run.
-    asked : ndarray, shape (N, A)
-        What the belief was asked for.
-    noted : ndarray, shape (T,)
-        The scores as the belief holds them: itself, or where the scores of its bin count.
-    before : ndarray of int, shape (N,)
-        How many of the scores were known when a threshold was made.
-    rounds : ndarray, shape (N,)
-        When, counted from 1 at the very first score of the belief.
-    weights : ndarray, shape (N,)
-        Of the regulariser beside the newest loss.
-    discount : float
-        β, 1 without a discount.
-    past, past_weights : ndarray, shape (N,)
-        Scores from before the run, ascending, and what is left of their weight before its first round.
     """
 
-    learner: Any
-    head: Any
+    learner: Any  # Exact or Quantized, the belief
+    head: Any  # what asked it for levels other than the run's, or None
     thresholds: np.ndarray  # (N, A)
+    # The least that the belief's own threshold may have been: a head raises those of a binned belief to the upper edge.
     lowest: np.ndarray  # (N, A)
-    scores: np.ndarray  # (T,)
-    levels: np.ndarray  # (A,) or (N, A)
-    asked: np.ndarray  # (N, A)
-    noted: np.ndarray  # (T,)
-    before: np.ndarray  # (N,)
-    rounds: np.ndarray  # (N,)
-    weights: np.ndarray  # (N,)
-    discount: float
-    past: np.ndarray  # (N,)
-    past_weights: np.ndarray  # (N,)
+    scores: np.ndarray  # (T,), in the order in which they became known
+    levels: np.ndarray  # (A,) or (N, A), of the run
+    asked: np.ndarray  # (N, A), what the belief was asked for
+    noted: np.ndarray  # (T,), the scores as the belief holds them: itself, or where the scores of its bin count
+    before: np.ndarray  # (N,), how many of the scores were known when a threshold was made
+    rounds: np.ndarray  # (N,), counted from 1 at the very first score of the belief
+    weights: np.ndarray  # (N,), of the regulariser beside the newest loss
+    discount: float  # 1 without a discount
+    past: np.ndarray  # (M,), scores from before the run, ascending
+    past_weights: np.ndarray  # (M,), what is left of their weight before its first round
 
 
 def sequences(run: Any, observed: bool = True, changing: bool = False) -> Iterator[tuple[tuple[int, ...], Replay]]:
-    """
-    Take a batch apart.
-
-    Returns: The index in the batch, and the run of that sequence on the host.
-    """
+    """Take a batch apart: the index in the batch, and the run of that sequence on the host."""
     arrays = arrays_of(checked_run(run)._replace(mask=None))
     if arrays.xp is jnp or is_traced(run.mask, run.delay):
         raise ValueError("run is being traced: the theorems are checked outside jit")
@@ -93,11 +61,7 @@ def sequences(run: Any, observed: bool = True, changing: bool = False) -> Iterat
 
 
 def path_of(run: Replay) -> Path | None:
-    """
-    Follow the path of a belief.
-
-    Returns: None if the learner is neither a belief with a prior and a schedule, nor a head on one.
-    """
+    """Follow the path of a belief; None if the learner is neither Exact or Quantized, nor a head on one."""
     if not isinstance(run.learner, (Exact, Quantized, Head)):
         return None
     if not_at_once(run):
@@ -178,11 +142,7 @@ def rounds_to_nearest(learner: Any) -> bool:
 
 
 def tied_rounds(learner: Any, bins: int | None, scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """
-    Tell the rounds that are covered for a tie alone: the score counts at the threshold or above it.
-
-    Returns: These rounds are not among those whose number the theorems bound from above.
-    """
+    """Tell the rounds that are covered for a tie alone, whose number no theorem bounds from above."""
     covered = scores[:, None] <= thresholds
     if bins is None:
         return covered & (scores[:, None] >= thresholds)
@@ -195,25 +155,10 @@ def tied_rounds(learner: Any, bins: int | None, scores: np.ndarray, thresholds: 
 
 
 def bins_of(run: Replay) -> int:
-    """
-    Tell how many bins a run of :class:`dpconformal.Quantized` had.
-
-    Returns: As given, or as it was chosen for the length of the run. The same for a head on such a belief.
-    """
+    """Tell how many bins a run of :class:`dpconformal.Quantized`, or of a head on one, had."""
     if run.start is not None:
         return int(run.start.weights.shape[-1])
     return int(jax.eval_shape(lambda: run.learner.init(run.scores.shape[-1])).weights.shape[-1])
-
-
-def loss(r: Any, score: Any, level: Any) -> Any:
-    """
-    Compute the quantile loss, of infinite thresholds too.
-
-    Returns: The loss: nothing for +inf at level 1, nor for -inf at level 0.
-    """
-    above, below = np.maximum(r - score, 0), np.maximum(score - r, 0)
-    with np.errstate(invalid="ignore"):
-        return np.where(above > 0, np.where(level < 1, (1 - level) * above, 0), np.where(level > 0, level * below, 0))
 
 
 def total_loss(values: np.ndarray, weights: np.ndarray, r: np.ndarray, level: np.ndarray) -> np.ndarray:
@@ -227,14 +172,10 @@ def total_loss(values: np.ndarray, weights: np.ndarray, r: np.ndarray, level: np
 
 
 def stability(path: Path, least_density: np.ndarray) -> np.ndarray:
-    """
-    Bound what each round adds to the regret: min(loss, g²/(2 w μ)).
-
-    Returns: One term a round and level; g is 1 - α above the score, α below it.
-    """
+    """Bound what each round adds to the regret: min(loss, g²/(2 w μ)), g being 1 - α above the score, α below it."""
     scores = path.noted[:, None]
     # No score is noted between a threshold and what it may have been before a head raised it.
-    paid = np.maximum(*(loss(r, scores, path.levels) for r in (path.lowest, path.thresholds)))
+    paid = np.maximum(*(pinball(np, r, scores, path.levels) for r in (path.lowest, path.thresholds)))
     slope = np.where(path.thresholds > scores, 1 - path.levels, path.levels)
     with np.errstate(divide="ignore", invalid="ignore"):
         smooth = slope**2 / (2 * path.weights[:, None] * least_density)

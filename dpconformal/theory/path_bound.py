@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconformal.heads import Corrected
-from dpconformal.metrics.hindsight import running_best
+from dpconformal.metrics.loss import best_threshold, regret_curve
 from dpconformal.theory import moments
 from dpconformal.theory.densities import least_density
-from dpconformal.theory.path import Path, loss, path_of, sequences, stability, total_loss
+from dpconformal.theory.path import Path, path_of, sequences, stability, total_loss
 from dpconformal.theory.regularizer import excess_regularizer
+from dpconformal.totals import pinball
 
 
 class Regret(NamedTuple):
@@ -75,41 +76,21 @@ def has_regret_bound(path: Path) -> bool:
 def running_regret(path: Path) -> Regret:
     """Compute regret and bound of an undiscounted path at every horizon."""
     rounds = np.arange(1, path.scores.size + 1)
-    comparator, least = running_best(path.scores, np.broadcast_to(path.levels, path.thresholds.shape))
-    paid = np.cumsum(loss(path.thresholds, path.scores[:, None], path.levels), axis=0)
-    return Regret(rounds, paid - least, _bound(path, comparator, rounds))
+    regret, comparator = regret_curve(path.thresholds, path.scores, path.levels)
+    return Regret(rounds, regret, _bound(path, comparator, rounds))
 
 
 def discounted_regret(path: Path, horizons: np.ndarray) -> Regret:
-    """
-    Compute discounted regret and bound of a path at some horizons.
-
-    Parameters
-    ----------
-    path : Path
-        With a discount and at least one round.
-    horizons : ndarray of int
-        Rounds into the run.
-
-    Returns
-    -------
-    Regret
-        Against the best threshold for the same weights.
-    """
-    paid = loss(path.thresholds, path.scores[:, None], path.levels)
-    total = _fading_sum(path.discount, paid)[horizons - 1]
+    """Compute discounted regret and bound of a path at some horizons, against the best thresholds for those weights."""
+    paid = pinball(np, path.thresholds, path.scores[:, None], path.levels)
     # Older rounds weigh less than 1e-18 of the newest.
     memory = int(np.ceil(41.5 / -np.log(path.discount)))
     comparator, least = np.empty((2, horizons.size, path.levels.size))
     for i, horizon in enumerate(horizons):
         window = path.scores[max(0, horizon - memory) : horizon]
         weights = path.discount ** np.arange(window.size - 1, -1, -1.0)
-        order = np.argsort(window, kind="stable")
-        values, weights = window[order], weights[order]
-        passed = np.cumsum(weights)
-        first = np.searchsorted(passed, path.levels * passed[-1], side="left")
-        comparator[i] = values[np.minimum(first, values.size - 1)]
-        least[i] = total_loss(values, weights, comparator[i], path.levels)
+        comparator[i], least[i] = best_threshold(np, window, path.levels[None], weights)
+    total = _fading_sum(path.discount, paid)[horizons - 1]
     return Regret(horizons, total - least, _bound(path, comparator, horizons))
 
 
@@ -137,8 +118,8 @@ def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarr
         terms[1:] += beta * np.where((fall > 0) & (later > 0), fall * later, 0)
     if path.noted is not path.scores:
         scores, error = path.scores[:, None], (path.noted - path.scores)[:, None]
-        noted_loss = np.minimum(*(loss(r, path.noted[:, None], levels) for r in (path.lowest, path.thresholds)))
-        terms += loss(path.thresholds, scores, levels) - noted_loss
+        noted_loss = np.minimum(*(pinball(np, r, path.noted[:, None], levels) for r in (path.lowest, path.thresholds)))
+        terms += pinball(np, path.thresholds, scores, levels) - noted_loss
         terms += np.where(error > 0, levels, levels - 1) * error  # by what noting may have raised the comparator's loss
     since_start = beta ** (horizons - 1.0)[:, None]
     past = total_loss(path.past, path.past_weights, comparator, levels)
