@@ -150,12 +150,16 @@ def _scan_first(one_round: Callable[[Any, Any], Any], carry: Any, rows: Any, rea
     one_round = jax.jit(one_round, inline=True)  # traced once, though it is called for its shapes first
 
     def row(t: Any) -> Any:
-        return jax.tree.map(lambda column: lax.dynamic_index_in_dim(column, t, keepdims=False), rows)
+        return jax.tree.map(
+            lambda column: lax.dynamic_index_in_dim(column, t, keepdims=False, allow_negative_indices=False), rows
+        )
 
     def step(t: Array, both: Any) -> Any:
         carry, kept = both
         carry, answer = one_round(carry, row(t))
-        return carry, jax.tree.map(lambda all, one: lax.dynamic_update_index_in_dim(all, one, t, 0), kept, answer)
+        return carry, jax.tree.map(
+            lambda all, one: lax.dynamic_update_index_in_dim(all, one, t, 0, allow_negative_indices=False), kept, answer
+        )
 
     length, shapes = jax.tree.leaves(rows)[0].shape[0], jax.eval_shape(one_round, carry, row(0))[1]
     kept = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)

@@ -117,9 +117,10 @@ def follow(
         return jnp.asarray(xp.concatenate([rows[..., 1:], last[..., None]], axis=-1))
 
     # The generic scan reads a state before each round.
-    return jax.tree.map(moved_up, before, learner.quantile(end, None)), end
+    return jax.tree.map(moved_up, before, _answer(learner, end, None, None)), end
 
 
-def _answer(learner: Any, state: Any, score: Array, levels: Array) -> tuple[Array, ...]:
+@jax.jit
+def _answer(learner: Any, state: Any, score: Any, levels: Any) -> tuple[Array, ...]:
     del score
     return learner.quantile(state, levels)
