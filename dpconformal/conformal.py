@@ -6,15 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers, is_traced
 from dpconformal.delays import checked_delay, leading_axes, spread_rounds
-from dpconformal.inputs import as_levels
 from dpconformal.learner import Learner, State, check_levels
 from dpconformal.masking import checked_mask
 from dpconformal.metrics import covered
 from dpconformal.replay import Replay, replay_batch
 from dpconformal.scores import Score
 from dpconformal.time_axis import check_not_column, check_time_index
+from dpconformal.validation import Numbers, as_levels, as_numbers, is_traced
 
 
 class Conformal(NamedTuple):

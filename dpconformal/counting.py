@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from dpconformal.checks import is_traced
+from dpconformal.validation import is_traced
 
 MOST = 2**31 - 1  # what a count of 32 bits holds
 

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from dpconformal.checks import complain_at, is_traced
-from dpconformal.inputs import checked_scores
 from dpconformal.learner import State, support_of
+from dpconformal.validation import checked_scores, complain_at, is_traced
 
 
 class Feedback(NamedTuple):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from dpconformal.checks import is_traced
+from dpconformal.validation import is_traced
 
 
 class Layout(NamedTuple):

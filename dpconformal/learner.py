@@ -3,10 +3,12 @@
 import math
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from dpconformal.checks import Numbers, Scalar
+from dpconformal.validation import Numbers, Scalar, is_traced
 
 # A NamedTuple of arrays. Each learner has its own.
 State = Any
@@ -97,7 +99,27 @@ def support_of(learner: Any) -> tuple[Scalar, Scalar]:
 
 def fresh_state(learner: Any, rounds: int, dtype: Any) -> State:
     """Return the state before any score, for a replay of that many rounds."""
-    return learner.init(rounds=rounds, dtype=dtype) if isinstance(learner, SizedLearner) else learner.init()
+    if not isinstance(learner, SizedLearner):
+        return learner.init()
+    try:
+        setting: Any = jax.config
+        key = learner, rounds, np.dtype(dtype), setting.jax_enable_x64, setting.jax_default_device
+        state = _FRESH.get(key)
+    except TypeError:  # it holds arrays, or what is being traced
+        return learner.init(rounds=rounds, dtype=dtype)
+    if state is None:
+        state = learner.init(rounds=rounds, dtype=dtype)
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        if size <= _KEPT_BYTES and not is_traced(state):
+            if len(_FRESH) >= _KEPT_STATES:
+                _FRESH.clear()
+            _FRESH[key] = state
+    return state
+
+
+# Small states of learners that were checked and started before: to check a schedule on its rounds takes a millisecond.
+_FRESH: dict[Any, State] = {}
+_KEPT_STATES, _KEPT_BYTES = 64, 2**18
 
 
 def check_levels(learner: Any, levels: Numbers, why: str = "") -> None:

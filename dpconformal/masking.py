@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, is_traced
-from dpconformal.inputs import checked_scores
+from dpconformal.validation import Numbers, Scalar, as_numbers, checked_scores, is_traced
 
 
 def checked_mask(mask: Any, shape: tuple[int, ...]) -> Any:

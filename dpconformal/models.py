@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dpconformal.checks import as_numbers, whole
+from dpconformal.validation import as_numbers, whole
 
 __all__ = ["Estimator", "Model", "from_sklearn"]
 

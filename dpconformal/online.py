@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers
 from dpconformal.conformal import check_score, side_levels
 from dpconformal.learner import Learner
 from dpconformal.models import Model
 from dpconformal.scores import Score
+from dpconformal.validation import Numbers
 
 
 class Online:

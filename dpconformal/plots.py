@@ -6,11 +6,11 @@ import numpy as np
 
 from dpconformal import metrics, streams
 from dpconformal.canvas import FAINT, panels, pyplot, quiet
-from dpconformal.checks import Numbers
 from dpconformal.learner import Learner
 from dpconformal.metrics import rolling_coverage
 from dpconformal.metrics.arrays import arrays_of, observed_rounds
 from dpconformal.replay import Replay, replay
+from dpconformal.validation import Numbers
 
 __all__ = ["behaviour", "coverage", "thresholds"]
 

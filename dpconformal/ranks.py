@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers, complain_at, whole
 from dpconformal.time_axis import check_not_column, check_time_index
+from dpconformal.validation import Numbers, as_numbers, complain_at, whole
 
 
 def smoothed_ranks(scores: Numbers, seed: Any = 0) -> np.ndarray:

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number
-from dpconformal.inputs import as_floats
 from dpconformal.pytree import register
+from dpconformal.validation import Numbers, Scalar, as_floats, complain_at, is_traced, number
 
 __all__ = ["Custom", "Power", "Rate", "constant", "decaying", "inverse_sqrt"]
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, as_numbers, is_traced
 from dpconformal.delays import (
     Delayed,
     Feedback,
@@ -19,18 +18,21 @@ from dpconformal.delays import (
     taken_up,
 )
 from dpconformal.devices import placement
-from dpconformal.engine.run import run_replay
-from dpconformal.inputs import as_levels, checked_scores, float_dtype
-from dpconformal.learner import ContextLearner, GridOfLevels, Learner, State, fresh_state, support_of
+from dpconformal.learner import ContextLearner, GridOfLevels, KernelLearner, Learner, State, fresh_state, support_of
 from dpconformal.masking import masked_scores, round_counts
 from dpconformal.memory import check_memory
 from dpconformal.rounds import Rounds
 from dpconformal.runs import Replay, Summary
-from dpconformal.starting import state_to_carry_on
+from dpconformal.scan import drive, thresholds
+from dpconformal.starting import spread, state_to_carry_on
 from dpconformal.time_axis import check_not_column, check_time_index
-from dpconformal.totals import Totals
+from dpconformal.totals import Totals, joined, totals_of
+from dpconformal.validation import Numbers, as_levels, as_numbers, checked_scores, float_dtype, is_traced
 
 __all__ = ["Replay", "Summary", "replay"]
+
+FEW = 2**20  # thresholds that fit into any memory
+ROOM = 2**24  # thresholds that are held at a time where only totals are wanted
 
 
 def replay(
@@ -130,10 +132,11 @@ def replay(
     Array([[0.5  , 0.5  , 0.293, 0.4  ],
            [0.5  , 0.5  , 0.5  , 0.293]], dtype=float...)
     """
-    scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
+    if not isinstance(scores, (np.ndarray, jax.Array)):
+        check_time_index("scores", scores)
+        scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
     if state is None and scores.shape[-1:] == (1,):  # otherwise the state's leading axes say what is meant
         check_not_column("scores", scores.shape, "replay", delay)
-    check_time_index("scores", scores)
     return replay_batch(learner, scores, levels, state, keep, method, context, mask, delay)
 
 
@@ -168,10 +171,8 @@ def replay_batch(
         batch = leading_axes(delay, batch)
     if not (mask is context is None and isinstance(levels, (np.ndarray, list))):
         _check_times_beside(levels, mask, context, shape)
-    if not isinstance(scores, jax.core.Tracer):
-        held = (
-            shape[-1] if now else shape[-1] + int(np.max(delay, initial=0))
-        )  # the state keeps what is on its way, too
+    if not isinstance(scores, jax.core.Tracer) and (not now or scores.size * np.size(levels) > FEW):
+        held = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
         check_memory(learner, (*batch, held), levels, float_dtype(scores), keep)
     if mask is None:
         scores = checked_scores(scores, support_of(learner))
@@ -211,17 +212,51 @@ def replay_batch(
     if observed is not None:
         xp = jnp if is_traced(scores, observed) or isinstance(scores, jax.Array) else np
         scores = xp.where(observed, scores, xp.asarray(np.nan, scores.dtype))
-    scores, levels, mask = (
-        jax.device_put(leaf, may_alias=True) if isinstance(leaf, np.ndarray) else leaf
-        for leaf in (scores, levels, mask)
-    )
+    if not is_traced(scores, levels, mask):  # nobody else has these arrays: JAX may use their memory as it is
+        scores, levels, mask = jax.device_put((scores, levels, mask), may_alias=True)
     delay = np.broadcast_to(delay, batch) if np.ndim(delay) else delay
     return Replay(kept, end, scores, levels, learner, state, mask, context, delay)
 
 
-def _on_device(leaf: Any) -> Array:
-    """Hand an array that nobody else has to JAX, which may use its memory as it is; ``asarray`` would compile."""
-    return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf, may_alias=True)
+def run_replay(
+    learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str, method: str = "auto"
+) -> tuple[Any, State]:
+    """
+    Run a learner over checked rounds, by its kernel where it has one that can; with ``method="scan"`` by the scan.
+
+    ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns thresholds or
+    totals, and the final state.
+    """
+    if method == "auto" and isinstance(learner, KernelLearner) and rounds.scores.size:
+        own = rounds
+        if rounds.feedback is not None:
+            if keep == "summary":
+                return _totals_of_delayed(learner, begin, fresh, rounds)
+            # What is kept of every round are thresholds, which depend on what was observed alone.
+            own = Rounds(levels=rounds.levels, **rounds.feedback._asdict())
+        found = learner.kernel(begin, fresh, own, keep)
+        if found is not None:
+            return found
+    return drive(thresholds, learner, begin, rounds, keep, fresh)
+
+
+def _totals_of_delayed(learner: Any, begin: State, fresh: bool, rounds: Rounds) -> tuple[Any, State]:
+    """Add up some rounds at a time: with a delay, thresholds are judged by other scores than were observed."""
+    state = spread(begin, rounds.batch) if fresh else begin
+    parts = []
+    for here in slices_with_room(rounds):
+        own = rounds.part(here)
+        kept, state = run_replay(learner, state, False, own, "all")
+        parts.append(totals_of(kept, own.scores, own.levels, own.observed))
+    if is_traced(parts):
+        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts), state
+    return joined(parts), state
+
+
+def slices_with_room(rounds: Rounds) -> list[slice]:
+    """Cut the rounds where only totals are wanted, so that the thresholds of each part have room."""
+    block = max(ROOM * rounds.length // (rounds.scores.size * rounds.levels.shape[-1]), 1)
+    return [slice(start, min(start + block, rounds.length)) for start in range(0, rounds.length, block)]
 
 
 def _check_times_beside(levels: Any, mask: Any, context: Any, shape: tuple[int, ...]) -> None:

@@ -1,12 +1,13 @@
 """The rounds of a run: one value for all that they bring, and few lengths, so that few programs are compiled."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import is_traced
+from dpconformal.validation import is_traced
 
 SHORTEST = 64
 BLOCK = 2048  # rounds: pointers and thresholds of a block stay in a core's own cache
@@ -55,12 +56,15 @@ class Rounds(NamedTuple):
         return own._replace(levels=levels[rounds] if levels.ndim == 2 else levels)
 
     def padded(self) -> "Rounds":
-        """Return as many rounds as :func:`padded_length` says, the last one repeated; they are not to be run."""
-        missing, axis = padded_length(self.length) - self.length, len(self.batch)
+        """Return as many rounds as :func:`padded_length` says: the last one repeated, and not observed."""
+        *batch, length = self.scores.shape
+        missing, axis = padded_length(length) - length, len(batch)
         if not missing:
             return self
         levels, own = self.levels, self._replace(levels=None)
-        own = jax.tree.map(lambda leaf: lengthened(leaf, axis, missing), own)
+        own = jax.tree.map(functools.partial(lengthened, axis=axis, missing=missing), own)
+        if isinstance(own.observed, np.ndarray):
+            own.observed[..., length:] = False
         return own._replace(levels=lengthened(levels, 0, missing) if levels.ndim == 2 else levels)
 
 
@@ -77,8 +81,11 @@ def lengthened(leaf: Any, axis: int, missing: int) -> Any:
     """Repeat the last entry along an axis; on the host, unless an accelerator holds the array."""
     if leaf.shape[axis] == 0:
         raise AssertionError("no rounds to repeat")
-    widths = [(0, missing if k == axis else 0) for k in range(leaf.ndim)]
-    return jnp.pad(leaf, widths, mode="edge") if _stays(leaf) else np.pad(np.asarray(leaf), widths, mode="edge")
+    widths = [(0, 0)] * leaf.ndim
+    widths[axis] = (0, missing)
+    if isinstance(leaf, np.ndarray) or not _stays(leaf):
+        return np.pad(np.asarray(leaf), widths, mode="edge")
+    return jnp.pad(leaf, widths, mode="edge")
 
 
 def first_rounds(tree: Any, axis: int, rounds: int) -> Any:

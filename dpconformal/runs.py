@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from dpconformal.checks import is_traced
 from dpconformal.devices import on_one_device
 from dpconformal.learner import State, fresh_state
 from dpconformal.masking import kept_rounds, take_rounds
 from dpconformal.starting import spread
+from dpconformal.validation import is_traced
 
 
 class Replay(NamedTuple):

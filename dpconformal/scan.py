@@ -10,7 +10,6 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from dpconformal.checks import is_traced
 from dpconformal.devices import (
     apart,
     collected,
@@ -25,6 +24,7 @@ from dpconformal.learner import Learner, State
 from dpconformal.rounds import Rounds, first_rounds
 from dpconformal.starting import spread
 from dpconformal.totals import add_rounds, no_rounds
+from dpconformal.validation import is_traced
 
 # What is read off a learner in a round: (learner, state, score, query, **given) -> answer.
 Reader = Callable[..., Any]

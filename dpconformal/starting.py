@@ -46,4 +46,6 @@ def state_to_carry_on(learner: Learner, scores: Any, state: State) -> tuple[Any,
 
 def spread(state: State, batch: tuple[int, ...]) -> State:
     """Give every sequence of a batch its own copy of a state."""
+    if not batch:
+        return state
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), state)

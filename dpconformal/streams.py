@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpconformal.checks import Scalar, number, whole
+from dpconformal.validation import Scalar, number, whole
 
 __all__ = ["abrupt", "alternating", "drifting", "gradual", "heavy_tailed", "iid", "seasonal"]
 

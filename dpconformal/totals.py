@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from dpconformal.checks import is_traced
+from dpconformal.validation import is_traced
 
 TILE = 2**19  # bytes of thresholds that are added up at a time: they stay in the cache
 

@@ -113,7 +113,7 @@ def test_every_way_agrees_with_masks_and_levels_by_round(name):
 
 def test_totals_of_many_stretches(monkeypatch):
     whole = dpc.replay(dpc.Exact(), HOLED, ROWS, mask=MASK, delay=4, keep="summary")
-    monkeypatch.setattr("dpconformal.engine.run.ROOM", 42)  # seven rounds of two sequences and three levels
+    monkeypatch.setattr("dpconformal.replay.ROOM", 42)  # seven rounds of two sequences and three levels
     parts = dpc.replay(dpc.Exact(), HOLED, ROWS, mask=MASK, delay=4, keep="summary")
     same(
         (whole.covered, whole.total_loss, whole.total_threshold),

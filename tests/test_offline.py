@@ -239,7 +239,7 @@ def test_method_of_a_belief_is_the_function():
 def test_on_an_accelerator_a_batch_is_one_vectorised_scan(monkeypatch):
     scores, driven = RNG.random((3, 21)), []
     expected = dpc.replay(dpc.Exact(), scores, LEVELS).thresholds
-    module = sys.modules["dpconformal.engine.run"]
+    module = sys.modules["dpconformal.replay"]
     original = module.drive
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(

@@ -16,12 +16,23 @@ from dpconformal.aggregation.stacks import cdf_in_cells, joined, parted, read, s
 from dpconformal.beliefs.bins import BinnedScores, bin_edges
 from dpconformal.beliefs.weights import check_unspoilt
 from dpconformal.binning import part_way
-from dpconformal.checks import Numbers, Scalar, beside, check_within, is_traced, number, places
 from dpconformal.counting import advance
-from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import BeliefLearner, Learner, SizedLearner, State, fresh_state, support_of, usable
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
+from dpconformal.validation import (
+    Numbers,
+    Scalar,
+    as_floats,
+    as_levels,
+    as_score,
+    beside,
+    check_not_batched,
+    check_within,
+    is_traced,
+    number,
+    places,
+)
 
 MANY = 512  # cells, at the least: of what a belief does within one the weights know nothing
 
@@ -144,7 +155,7 @@ class Aggregate:
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay tells those learners that take a context."""
-        if context is None and not any(stack.told for stack in stacked(self.learners)):
+        if context is None and not [stack for stack in stacked(self.learners) if stack.told]:
             return None
         told = [learner.as_context(context, shape) for learner in self.learners if takes_context(learner)]
         if not told and context is not None:

@@ -2,9 +2,9 @@
 
 from dpconformal.aggregation.aggregate import Aggregate
 from dpconformal.beliefs import Quantized
-from dpconformal.checks import Scalar, places
 from dpconformal.priors import Prior, Uniform
 from dpconformal.schedules import Constant, Dirichlet
+from dpconformal.validation import Scalar, places
 
 SHORTEST = 8  # rounds of the shortest memory
 

@@ -11,8 +11,8 @@ from jaxtyping import Array
 
 from dpconformal.beliefs import Quantized
 from dpconformal.beliefs.bins import BinnedScores
-from dpconformal.checks import is_hashable
 from dpconformal.learner import ContextLearner, State
+from dpconformal.validation import is_hashable
 
 
 class Stack(NamedTuple):

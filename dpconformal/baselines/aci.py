@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int
 from dpconformal.baselines.grid import initial_of
 from dpconformal.baselines.window_learner import WindowLearner, check_window_and_misses, window_of
 from dpconformal.beliefs.window import slide
-from dpconformal.checks import Scalar
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar
 
 
 class WindowAndMisses(NamedTuple):

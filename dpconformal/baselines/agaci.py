@@ -14,8 +14,8 @@ from dpconformal.baselines.grid import check_in_support, grid_of, initial_of, wi
 from dpconformal.baselines.ogd import slope
 from dpconformal.baselines.window_learner import RATES, WindowExperts, check_window_and_misses, judged_rounds, window_of
 from dpconformal.beliefs.window import slide
-from dpconformal.checks import Scalar, beside, check_within, complain_at
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar, beside, check_within, complain_at
 
 
 class WindowAndRegrets(NamedTuple):

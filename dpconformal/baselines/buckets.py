@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from dpconformal.checks import beside, check_within, complain_at
 from dpconformal.learner import rounding
+from dpconformal.validation import beside, check_within, complain_at
 
 
 class Buckets(NamedTuple):

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int
 from dpconformal.baselines.grid import grid_of, initial_of
 from dpconformal.baselines.window_learner import RATES, WindowExperts, check_window_and_misses, window_of
 from dpconformal.beliefs.window import share_at_least, slide
-from dpconformal.checks import Scalar, check_within, complain_at
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar, check_within, complain_at
 
 
 class WindowAndExperts(NamedTuple):

@@ -10,22 +10,26 @@ from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.weights import check_unspoilt
 from dpconformal.beliefs.window import check_latest
-from dpconformal.checks import (
+from dpconformal.counting import advance, check_countable, room_to_count
+from dpconformal.learner import State, usable
+from dpconformal.validation import (
     Numbers,
     Scalar,
+    as_levels,
     as_numbers,
+    as_score,
+    check_not_batched,
     check_not_forked,
     check_within,
     complain_at,
+    exactly,
+    is_interval,
     is_traced,
     number,
     ordered,
     places,
     whole,
 )
-from dpconformal.counting import advance, check_countable, room_to_count
-from dpconformal.inputs import as_levels, as_score, check_not_batched, exactly, is_interval
-from dpconformal.learner import State, usable
 
 SAME = 2.0**-22  # levels that are no further apart are one level: four units in the last place of a float32 below 1
 

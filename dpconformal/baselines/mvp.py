@@ -9,9 +9,9 @@ from jaxtyping import Array, Bool, Float
 
 from dpconformal.baselines.buckets import Buckets, Choice, choose, counted, no_rounds, reseeded
 from dpconformal.baselines.grid import ContextGridLearner, grid_of, takes_context, width_of
-from dpconformal.checks import Scalar, check_not_forked, check_seed, is_traced, places, whole
 from dpconformal.learner import State
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar, check_not_forked, check_seed, is_traced, places, whole
 
 
 @register(static=("buckets", "normalize", "groups", "resolution"))

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int
 
 from dpconformal import rates
 from dpconformal.baselines.grid import GridLearner, check_in_support, grid_of, initial_of, width_of
-from dpconformal.checks import Scalar, is_traced
 from dpconformal.counting import rounds_after
 from dpconformal.learner import State
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar, is_traced
 
 
 class Iterates(NamedTuple):

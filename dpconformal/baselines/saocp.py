@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, Int
 from dpconformal.baselines.grid import GridLearner, check_in_support, check_state, grid_of, initial_of, width_of
 from dpconformal.baselines.ogd import slope
 from dpconformal.baselines.sfogd import scale_free_step
-from dpconformal.checks import Numbers, Scalar, check_within, complain_at, is_traced
 from dpconformal.counting import MOST
 from dpconformal.learner import State, rounding
 from dpconformal.pytree import register
 from dpconformal.totals import pinball
+from dpconformal.validation import Numbers, Scalar, check_within, complain_at, is_traced
 
 ORDERS = 31  # powers of two in the number of a round
 

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.grid import GridLearner, check_in_support, grid_of, initial_of, width_of
 from dpconformal.baselines.ogd import slope
-from dpconformal.checks import Scalar, beside, check_within
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar, beside, check_within
 
 
 class ScaledIterates(NamedTuple):

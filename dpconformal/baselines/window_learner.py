@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from dpconformal.baselines.grid import GridLearner, grid_of
 from dpconformal.beliefs.window import CONVENTIONS, Window, empty_window, window_quantile
-from dpconformal.checks import as_numbers, beside, check_within, complain_at, is_traced
 from dpconformal.learner import State, rounding
+from dpconformal.validation import as_numbers, beside, check_within, complain_at, is_traced
 
 OUTSIDE = ("ends", "infinite", "extremes")
 RATES = tuple(0.001 * 2**k for k in range(8))  # of experts

@@ -6,10 +6,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.checks import Numbers
 from dpconformal.gaps import quantile_in_gap
-from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.base import Prior
+from dpconformal.validation import Numbers, as_floats, as_levels
 
 
 class Belief(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
 from dpconformal.binning import bin_of, edge_of, part_way
-from dpconformal.checks import Scalar, beside, check_within, complain_at
+from dpconformal.validation import Scalar, beside, check_within, complain_at
 
 # Where a score counts: at the upper edge of its right-closed bin, or at the centre of its left-closed one.
 ROUNDINGS = ("up", "nearest")

@@ -20,12 +20,21 @@ from dpconformal.beliefs.sorted_scores import (
     take_in,
 )
 from dpconformal.beliefs.weights import Weights, check_precision, check_prior, check_unspoilt
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, whole
 from dpconformal.engine.kernel import run_kernel
-from dpconformal.inputs import as_floats, as_levels, check_not_batched
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.rounds import Rounds, padded_length
+from dpconformal.validation import (
+    Numbers,
+    Scalar,
+    as_floats,
+    as_levels,
+    as_numbers,
+    check_not_batched,
+    complain_at,
+    is_traced,
+    whole,
+)
 
 
 class Empirical:

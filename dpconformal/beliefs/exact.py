@@ -26,13 +26,12 @@ from dpconformal.beliefs.weights import (
     closes_over_traced,
     weights_of,
 )
-from dpconformal.checks import Numbers, Scalar, whole
 from dpconformal.engine.kernel import run_kernel
-from dpconformal.inputs import as_levels
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.rounds import Rounds, padded_length
+from dpconformal.validation import Numbers, Scalar, as_levels, whole
 
 
 @register(static=("capacity",))
@@ -85,7 +84,7 @@ class Exact:
 
     def kernel(self, begin: SortedScores, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, SortedScores] | None:
         """Replay in native loops; None for a schedule whose function closes over a traced value."""
-        if closes_over_traced(self.schedule):
+        if self.schedule is not None and closes_over_traced(self.schedule):
             return None
         return run_kernel(EXACT, self, begin, fresh, rounds, keep)
 

@@ -16,24 +16,17 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_index
-from dpconformal.beliefs.sorted_scores import SortedScores
+from dpconformal.beliefs.sorted_scores import Ranked, SortedScores, rank_scores
 from dpconformal.beliefs.weights import weights_by_round
-from dpconformal.engine.arrivals import arrivals_by_round, block_and_decays, epoch_for, rounds_remembered
+from dpconformal.engine.arrivals import NO_PLACE, arrivals_by_round, block_and_decays, epoch_for, rounds_remembered
 from dpconformal.engine.fenwick import order_walk, tree_walk
 from dpconformal.engine.histogram import bin_walk
 from dpconformal.engine.kernel import NativeKernel, Piece, Segment, cut_piece, pad, pieces
 from dpconformal.engine.linked_list import Insertion, LinkedList, linked, null_node, unlink, walk_list
 from dpconformal.engine.pointer_loop import run_blocks
-from dpconformal.engine.ranking import NO_PLACE, Ranked, rank_on_host, rank_scores
 from dpconformal.rounds import BLOCK, Rounds, padded_length
 
 LONGEST = 2**20  # rounds of a segment of bins: working memory does not grow with their number
-
-
-def _rank(begin: SortedScores, fresh: bool, scores: Any, observed: Any) -> Ranked:
-    """Rank the scores of a run among those of the state."""
-    rank = rank_on_host if isinstance(scores, np.ndarray) else rank_scores
-    return rank(None if fresh else begin, scores, observed, begin.values.shape[-1])
 
 
 def _masses_before(ranked: Ranked, count: Int[Array, ""], discount: Float[Array, ""] | None) -> Array:
@@ -188,8 +181,9 @@ def _tree_segments(
         counts, own = cut_piece(rounds, piece, begin.seen)
         start, new = int(counts[0]), np.count_nonzero(own.observed)
         first = max(start - window, 0)
-        recent, size = in_time[first : start + new], min(window + own.length, most)
-        recent = rank_on_host(None, recent, np.ones(recent.shape, bool), size)
+        recent = in_time[first : start + new]
+        room = begin._replace(values=np.empty(min(window + own.length, most), recent.dtype))  # type: ignore[arg-type]
+        recent = rank_scores(room, True, recent, np.ones(recent.shape, bool))
         arrived = np.where(recent.arrivals > 0, recent.arrivals + np.int32(first), 0)
         places = np.full(own.length, NO_PLACE, np.int32)
         places[own.observed] = recent.places[start - first :]
@@ -220,6 +214,6 @@ def _no_places(begin: BinnedScores, fresh: bool, scores: Any, observed: Any) -> 
     return ()
 
 
-EXACT = NativeKernel(_rank, _run_exact, _exact_segments)
-EMPIRICAL = NativeKernel(_rank, _run_empirical, partial(_tree_segments, _run_order))
+EXACT = NativeKernel(rank_scores, _run_exact, _exact_segments)
+EMPIRICAL = NativeKernel(rank_scores, _run_empirical, partial(_tree_segments, _run_order))
 QUANTIZED = NativeKernel(_no_places, _run_quantized, _bin_segments)

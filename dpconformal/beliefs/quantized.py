@@ -20,15 +20,14 @@ from dpconformal.beliefs.weights import (
     closes_over_traced,
     weights_of,
 )
-from dpconformal.checks import Numbers, Scalar, is_traced, places
 from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.engine.kernel import run_kernel
-from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import usable
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.rounds import Rounds
+from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, as_score, check_not_batched, is_traced, places
 
 
 @register(static=("bins", "rounding"))
@@ -92,7 +91,7 @@ class Quantized:
 
     def kernel(self, begin: BinnedScores, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, BinnedScores] | None:
         """Replay in native loops; None for a schedule whose function closes over a traced value."""
-        if closes_over_traced(self.schedule):
+        if self.schedule is not None and closes_over_traced(self.schedule):
             return None
         return run_kernel(QUANTIZED, self, begin, fresh, rounds, keep)
 

@@ -11,12 +11,11 @@ from jaxtyping import Array, Float
 from dpconformal.beliefs.empirical import rank_of_level
 from dpconformal.beliefs.weights import check_precision, check_prior, check_unspoilt
 from dpconformal.beliefs.window import Window, check_latest, empty_window, held, slide
-from dpconformal.checks import Numbers, Scalar, places
 from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
-from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.learner import usable
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
+from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, as_score, check_not_batched, places
 
 
 @register(static=("window",))

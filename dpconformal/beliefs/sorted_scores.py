@@ -1,4 +1,4 @@
-"""The evidence of the exact beliefs: every score seen, in order of size."""
+"""Scores in order of size: the evidence of the exact beliefs, and where each score of a replay stands in it."""
 
 import math
 from typing import Any, NamedTuple
@@ -9,11 +9,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.checks import Numbers, Scalar, complain_at, is_traced
 from dpconformal.counting import MOST, advance, joint_count
-from dpconformal.inputs import as_score, check_not_batched
+from dpconformal.engine.arrivals import NO_PLACE
 from dpconformal.learner import usable
 from dpconformal.rounds import padded_length
+from dpconformal.validation import Numbers, Scalar, as_score, check_not_batched, complain_at, is_traced
 
 FIRST_CAPACITY = 256  # room of a state that is filled online, before it first grows
 
@@ -157,3 +157,80 @@ def _check_size(capacity: int) -> None:
             f"state would need room for {capacity} scores: a learner that keeps every score holds at most {MOST - 8}; "
             "use Quantized, whose memory does not grow"
         )
+
+
+class Ranked(NamedTuple):
+    """
+    Scores of the past and of a run, in their final order of size.
+
+    Attributes
+    ----------
+    values : array, shape (C,)
+        Ascending, ties in order of arrival; +inf beyond the last.
+    arrivals : array, shape (C,)
+        Round in which each came in, counted from 1; 0 beyond the last.
+    places : array, shape (T,)
+        Where each score of the run stands in ``values``; :data:`NO_PLACE` for a round without one.
+    """
+
+    values: Any  # (C,)
+    arrivals: Any  # (C,)
+    places: Any  # (T,)
+
+
+def rank_scores(begin: SortedScores, fresh: bool, scores: Any, observed: Any) -> Ranked:
+    """
+    Rank the observed scores of a run among those of the state: on the host with any leading axes, else inside ``jit``.
+
+    Of a ``fresh`` state its room alone is looked at.
+    """
+    if not isinstance(scores, np.ndarray):
+        return _rank_traced(begin, fresh, scores, observed)
+    # NumPy's sort is several times as fast on a CPU as XLA's.
+    capacity, used = begin.values.shape[-1], 0
+    complete = bool(observed.all())
+    values = scores if complete else np.where(observed, scores, scores.dtype.type(np.inf))
+    if not fresh:
+        used = int(np.max(begin.seen, initial=0))
+        values = np.concatenate([begin.values[..., :used], values], axis=-1)
+    size = values.shape[-1]
+    rows = np.arange(values.size // size).reshape(*values.shape[:-1], 1) * size  # where each row begins, flattened
+    order = np.argsort(values, axis=-1) + rows
+    ordered = values.reshape(-1)[order]
+    ties = ordered[..., 1:] == ordered[..., :-1]
+    if np.any(ties if complete else ties & (ordered[..., 1:] < np.inf)):  # left in any order
+        order = np.argsort(values, axis=-1, kind="stable") + rows
+        ordered = values.reshape(-1)[order]
+    if fresh and complete:
+        arrivals = (order - rows + 1).astype(np.int32)
+    else:
+        arrivals = np.cumsum(observed, axis=-1, dtype=np.int32)
+        if not fresh:
+            arrivals = np.concatenate([begin.arrivals[..., :used], begin.seen[..., None] + arrivals], axis=-1)
+        arrivals = np.where(ordered < np.inf, arrivals.reshape(-1)[order], np.int32(0))
+    places = np.empty(values.shape, np.int32)
+    places.reshape(-1)[order] = np.arange(size, dtype=np.int32)
+    places = places[..., used:]
+    places = places if complete else np.where(observed, places, np.int32(NO_PLACE))
+    if size < capacity:
+        beyond = [(0, 0)] * (values.ndim - 1) + [(0, capacity - size)]
+        ordered = np.pad(ordered, beyond, constant_values=np.inf)
+        arrivals = np.pad(arrivals, beyond)
+    return Ranked(ordered[..., :capacity], arrivals[..., :capacity], places)
+
+
+def _rank_traced(begin: SortedScores, fresh: bool, scores: Array, observed: Array) -> Ranked:
+    """Rank the scores of one sequence inside ``jit``."""
+    capacity = begin.values.shape[-1]
+    arrivals, values = jnp.cumsum(observed, dtype=jnp.int32), jnp.where(observed, scores, jnp.inf)
+    if not fresh:
+        arrivals = jnp.concatenate([begin.arrivals, begin.seen + arrivals])
+        values = jnp.concatenate([begin.values, values])
+    arrivals = jnp.where(jnp.isfinite(values), arrivals, 0)
+    order = jnp.argsort(values, stable=True)
+    places = jnp.zeros(values.shape[0], jnp.int32).at[order].set(jnp.arange(values.shape[0], dtype=jnp.int32))
+    places = places[values.shape[0] - scores.shape[0] :]
+    beyond = (0, max(capacity - values.shape[0], 0))
+    values = jnp.pad(values[order], beyond, constant_values=jnp.inf)[:capacity]
+    arrivals = jnp.pad(arrivals[order], beyond)[:capacity]
+    return Ranked(values, arrivals, jnp.where(observed, places, NO_PLACE))

@@ -11,11 +11,10 @@ from jaxtyping import Array, Float, Int
 from dpconformal.beliefs.empirical import Empirical, check_ends
 from dpconformal.beliefs.sorted_scores import SortedScores, check_sorted
 from dpconformal.beliefs.weights import Weights, check_prior
-from dpconformal.checks import Numbers, Scalar, is_traced, number
 from dpconformal.engine.fenwick import empirical_thresholds
-from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
+from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, is_traced, number
 
 
 class Fading(Empirical):

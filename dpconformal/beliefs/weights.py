@@ -8,10 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal import schedules
-from dpconformal.checks import complain_at, is_hashable, is_traced, number, whole
 from dpconformal.counting import rounds_after
-from dpconformal.inputs import check_not_batched, is_interval
 from dpconformal.priors import Prior
+from dpconformal.validation import check_not_batched, complain_at, is_interval, is_traced, number, whole
 
 
 class Weights(NamedTuple):
@@ -108,22 +107,10 @@ def check_unspoilt(seen: Any) -> None:
         complain_at("state.seen", seen, np.asarray(seen) < 0, why)
 
 
-_CHECKED: set[Any] = set()  # learner, rounds, dtype
-_MOST_CHECKED = 1000
-
-
 def check_fresh(learner: Any, rounds: int | None, dtype: Any) -> None:
-    """Check a belief on its first rounds, before a state is made: of equal ones, one alone."""
-    key = (learner, rounds, np.dtype(dtype)) if is_hashable(learner) else None
-    if key in _CHECKED:
-        return
+    """Check a belief on its first rounds, before a state is made."""
     check_not_batched(learner)
     check_rounds(learner, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
-    # A user's function may answer otherwise next time; and where something is being traced, less was checked.
-    if key is not None and not isinstance(learner.schedule, schedules.Custom) and not is_traced(jnp.zeros(())):
-        if len(_CHECKED) >= _MOST_CHECKED:
-            _CHECKED.clear()
-        _CHECKED.add(key)
 
 
 def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.checks import Scalar, beside, complain_at, is_traced
+from dpconformal.validation import Scalar, beside, complain_at, is_traced
 
 CONVENTIONS = ("linear", "higher", "inverted_cdf")
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checkpoints.precision import as_jax
-from dpconformal.checks import is_traced
 from dpconformal.delays import Delayed, Feedback, taken_up
 from dpconformal.learner import ContextLearner, SizedLearner, State, fresh_state
+from dpconformal.validation import is_traced
 
 _MOST = 2**31  # bytes of an empty state that a learner without one may ask for
 

@@ -19,8 +19,8 @@ from dpconformal.cli.tallies import tally
 from dpconformal.cli.unfinished import identity, numbers_of, unfinished
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, staged
-from dpconformal.inputs import exactly
 from dpconformal.tables import Terminal, number, table
+from dpconformal.validation import exactly
 
 _ERRORS = 50_000  # rounds of all series, up to which errors are computed unasked: they take 20 to 40 more replays
 _LONG = 10.0  # seconds: what takes longer is not run again for the time without compiling

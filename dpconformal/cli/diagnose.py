@@ -14,8 +14,8 @@ from dpconformal.cli.series import replay_series
 from dpconformal.diagnostics.dependence import ljung_box
 from dpconformal.experiments.progress import track
 from dpconformal.files import staged
-from dpconformal.inputs import exactly
 from dpconformal.tables import Terminal, table
+from dpconformal.validation import exactly
 
 _LAGS = 10
 _SUSPICIOUS = 0.01  # a p-value below this is worth a word

@@ -15,11 +15,11 @@ from dpconformal.cli.cluster import cluster
 from dpconformal.cli.methods import make_learners
 from dpconformal.cli.unfinished import numbers_of, unfinished
 from dpconformal.experiments.progress import track
-from dpconformal.inputs import exactly
 from dpconformal.panel.arrays import open_arrays
 from dpconformal.panel.opening import counts_of, described, dimension_of_time, in_chunks, is_long, open_panel
 from dpconformal.panel.storing import begin, check_free, regions_of, save_panel, write_regions
 from dpconformal.tables import Terminal, number, table
+from dpconformal.validation import exactly
 
 _CHUNK = 2**23  # thresholds of a chunk, about: 64 MB
 

@@ -9,7 +9,7 @@ import numpy as np
 import dpconformal as dpc
 from dpconformal.canvas import COLOURS, FAINT, INK, as_label, panels
 from dpconformal.files import Recorded
-from dpconformal.inputs import exactly
+from dpconformal.validation import exactly
 
 _SPARE = ("#e0a100", "#d1495b", "#0b7a75", "#4b3f72", "#7fb800", "#8d5524", "#3d5a80")  # in none of our pictures
 

@@ -16,8 +16,8 @@ from dpconformal.cli.thresholds import FORMATS, check_form, write_thresholds
 from dpconformal.cli.unfinished import identity, numbers_of, unfinished
 from dpconformal.experiments.progress import track
 from dpconformal.files import Recorded, staged
-from dpconformal.inputs import exactly
 from dpconformal.tables import Terminal, number, table
+from dpconformal.validation import exactly
 
 _CERTIFIED, _EACH = 1_000_000, 2_000  # rounds times levels that are certified unasked: seconds; a series costs more
 _REPORTED = 5_000_000  # rounds that a page is made of unasked

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.files import Recorded
 from dpconformal.files.columns import arrow
-from dpconformal.inputs import exactly
+from dpconformal.validation import exactly
 
 FORMATS = ("parquet", "csv", "netcdf")
 _ROWS = 2**18  # written at a time

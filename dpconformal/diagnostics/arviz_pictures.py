@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
 from dpconformal.diagnostics.backend import arviz
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number
 
 
 def plot_ecdf_pit(pits: Any, prob: Scalar = 0.95, coverage: bool = False, **options: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from dpconformal.checks import Scalar, number, whole
+from dpconformal.validation import Scalar, number, whole
 
 _LARGEST = 100_000  # beyond this many numbers the level is that of so many
 

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from scipy import special
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number, whole
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import concentration
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number, whole
 
 
 def credible_pits(

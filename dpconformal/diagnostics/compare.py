@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers, whole
 from dpconformal.diagnostics.jackknife import jackknife_error, leave_out_blocks
-from dpconformal.inputs import as_levels
 from dpconformal.learner import BeliefLearner
 from dpconformal.replay import replay
 from dpconformal.totals import totals_of
+from dpconformal.validation import Numbers, as_levels, as_numbers, whole
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -6,7 +6,6 @@ import numpy as np
 from scipy import special
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.checks import Scalar, number, whole
 from dpconformal.diagnostics.windows import window_band
 from dpconformal.heads import Head
 from dpconformal.metrics import covered, rolling_coverage
@@ -18,6 +17,7 @@ from dpconformal.theory import coverage_bound
 from dpconformal.theory.coverage_line import coverage as coverage_line
 from dpconformal.theory.lines import Line, no_claim
 from dpconformal.theory.path import path_of, sequences
+from dpconformal.validation import Scalar, number, whole
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers
 from dpconformal.diagnostics.backend import arviz
 from dpconformal.dirichlet.fit import Fit
 from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, Summary
+from dpconformal.validation import Numbers
 
 if TYPE_CHECKING:
     import xarray as xr

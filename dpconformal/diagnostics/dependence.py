@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import special
 
-from dpconformal.checks import whole
 from dpconformal.metrics import covered
 from dpconformal.metrics.arrays import arrays_of, batch_axes
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
+from dpconformal.validation import whole
 
 if TYPE_CHECKING:
     import xarray as xr

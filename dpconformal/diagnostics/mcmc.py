@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.checks import Numbers
 from dpconformal.diagnostics.backend import arviz
 from dpconformal.diagnostics.datatree import to_datatree
+from dpconformal.validation import Numbers
 
 if TYPE_CHECKING:
     import pandas as pd

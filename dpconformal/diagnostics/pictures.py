@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from dpconformal.canvas import FAINT, INK, OURS, panels, pyplot, quiet
-from dpconformal.checks import Scalar
 from dpconformal.diagnostics.coverage import coverage_curve, rolling_band
 from dpconformal.diagnostics.uniformity import Uniformity, uniformity
 from dpconformal.replay import Replay
+from dpconformal.validation import Scalar
 
 BAND = "#e8e2d9"  # what chance allows
 

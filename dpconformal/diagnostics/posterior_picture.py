@@ -6,11 +6,10 @@ import numpy as np
 from scipy import special
 
 from dpconformal.canvas import FAINT, INK, OURS, panels
-from dpconformal.checks import Numbers, Scalar, number
 from dpconformal.diagnostics.pictures import BAND
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.inputs import as_levels
+from dpconformal.validation import Numbers, Scalar, as_levels, number
 
 _POINTS = 801
 

@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Array
 from scipy import special
 
-from dpconformal.checks import Scalar, complain_at, number, whole
 from dpconformal.diagnostics.uniformity import Uniformity, uniformity
 from dpconformal.dirichlet.gamma import dirichlet
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import concentration as concentration_of
+from dpconformal.validation import Scalar, complain_at, number, whole
 
 _LEAST = 0.03  # of the parameters of F at a point; less makes masses below 1e-308 too often
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpconformal.canvas import COLOURS, FAINT, INK, OURS, as_label, panels, pyplot, quiet
-from dpconformal.checks import Scalar
 from dpconformal.diagnostics.bands import ecdf_band
 from dpconformal.diagnostics.calibration import interval_coverage
 from dpconformal.diagnostics.pictures import BAND, plot_uniformity
 from dpconformal.diagnostics.sbc import Sbc
+from dpconformal.validation import Scalar
 
 if TYPE_CHECKING:
     import xarray as xr

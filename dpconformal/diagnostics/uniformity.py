@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from dpconformal import metrics
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, whole
 from dpconformal.diagnostics.bands import ecdf_band
 from dpconformal.replay import Replay
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, whole
 
 
 class Uniformity(NamedTuple):

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import special
 
-from dpconformal.checks import Scalar, number, whole
+from dpconformal.validation import Scalar, number, whole
 
 
 def window_band(chance: Scalar, window: int, rounds: int, prob: Scalar = 0.95) -> tuple[int, int]:

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from scipy.special import betaln, gammaln
 
-from dpconformal.checks import Numbers, whole
-from dpconformal.inputs import checked_scores
 from dpconformal.theory import moments
+from dpconformal.validation import Numbers, checked_scores, whole
 
 
 def bin_counts(scores: Numbers, prior: Any, bins: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import is_traced
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.pieces import ends, score_masses
 from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.dirichlet.sizes import checked_draws
-from dpconformal.inputs import float_dtype
+from dpconformal.validation import float_dtype, is_traced
 
 
 def bootstrap(posterior: Posterior, key: Array, draws: int, size: int | None = None) -> Draws:

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpconformal.beliefs import Exact
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number, ordered, whole
 from dpconformal.dirichlet.prequential import crps_terms, log_terms
-from dpconformal.inputs import checked_scores
 from dpconformal.priors import Histogram, Uniform
 from dpconformal.schedules import Dirichlet
 from dpconformal.theory import moments
 from dpconformal.time_axis import check_time_index
+from dpconformal.validation import Numbers, Scalar, as_numbers, checked_scores, complain_at, number, ordered, whole
 
 if TYPE_CHECKING:
     import xarray as xr

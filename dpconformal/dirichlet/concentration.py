@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers, complain_at, whole
 from dpconformal.dirichlet.binned import bin_counts, log_likelihood
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.inputs import checked_scores
 from dpconformal.priors import Uniform
 from dpconformal.theory import moments
+from dpconformal.validation import Numbers, as_numbers, checked_scores, complain_at, whole
 
 MEDIAN, SPREAD = 10.0, 1.5  # of the default hyperprior, in scores and in log scores
 _POINTS, _DEPTH, _FAR = 4001, 45.0, 300.0  # e^-45 of the peak is left out; log a is looked for in [-300, 300]

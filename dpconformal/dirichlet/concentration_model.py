@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at
 from dpconformal.dirichlet.backend import numpyro, numpyro_distributions
 from dpconformal.dirichlet.binned import bin_counts
 from dpconformal.dirichlet.concentration import MEDIAN, SPREAD
 from dpconformal.priors import Uniform
 from dpconformal.pytree import register
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at
 
 
 @register(static=("total",))

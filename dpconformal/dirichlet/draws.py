@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Numbers
-from dpconformal.inputs import as_floats, as_levels
+from dpconformal.validation import Numbers, as_floats, as_levels
 
 
 class Draws(NamedTuple):

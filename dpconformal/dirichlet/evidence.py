@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs import Belief
-from dpconformal.inputs import float_dtype
+from dpconformal.validation import float_dtype
 
 
 def spoilt_if_bad(a: Any, scores: Any, counts: Any, support: tuple[Any, Any]) -> Array:

@@ -8,9 +8,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, complain_at, number, whole
 from dpconformal.dirichlet.backend import numpyro_infer
-from dpconformal.inputs import as_floats, as_levels
+from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, complain_at, number, whole
 
 _TOGETHER = 64  # draws evaluated at a time: all at once need memory for draws × points × scores
 # What NumPyro calls its statistics, and what ArviZ does.

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpconformal.beliefs.bins import bin_edges, bin_index
-from dpconformal.checks import is_traced, whole
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.gamma import dirichlet
 from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.dirichlet.sizes import checked_draws
-from dpconformal.inputs import float_dtype
+from dpconformal.validation import float_dtype, is_traced, whole
 
 _BINS = 256
 

@@ -10,12 +10,11 @@ from jax import lax
 from jax.scipy.special import logsumexp, ndtr, ndtri
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Scalar, number, whole
 from dpconformal.dirichlet.backend import numpyro, numpyro_distributions
 from dpconformal.dirichlet.sticks_model import stick_lengths
-from dpconformal.inputs import as_scores
 from dpconformal.priors import Uniform
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar, as_scores, number, whole
 
 _SCATTER = 0.5  # of the log scales around the log of their median
 

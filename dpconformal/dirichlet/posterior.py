@@ -11,16 +11,28 @@ from jaxtyping import Array
 from dpconformal.beliefs import Belief, Exact, Quantized
 from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_rounding
 from dpconformal.beliefs.weights import check_prior, check_unspoilt
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number, whole
 from dpconformal.dirichlet.backend import numpyro_distributions
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.evidence import beta_shapes, mean_belief, mean_cdf, mean_quantile, spoilt_if_bad
 from dpconformal.heads.credible_level import credible_level, exceedance
 from dpconformal.heads.head import lifted
-from dpconformal.inputs import as_floats, as_levels, check_not_batched, checked_scores, float_dtype
 from dpconformal.priors import Prior
 from dpconformal.pytree import register
 from dpconformal.schedules import Dirichlet
+from dpconformal.validation import (
+    Numbers,
+    Scalar,
+    as_floats,
+    as_levels,
+    as_numbers,
+    check_not_batched,
+    checked_scores,
+    complain_at,
+    float_dtype,
+    is_traced,
+    number,
+    whole,
+)
 
 _LEAST = 1e-30  # of a concentration; in single precision less is nothing
 

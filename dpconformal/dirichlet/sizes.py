@@ -4,9 +4,8 @@ import math
 import warnings
 from typing import Any
 
-from dpconformal.checks import is_traced, whole
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.inputs import check_not_batched
+from dpconformal.validation import check_not_batched, is_traced, whole
 
 _TAIL = 1e-6  # expected mass that default sizes leave over
 _ROOM = 2**28  # atoms of all draws together, 2 GB in double precision

@@ -10,7 +10,7 @@ from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.pieces import broken_sticks, ends, from_mean, in_order, prior_draws, score_masses
 from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.dirichlet.sizes import check_room, checked_draws, checked_size, enough_sticks, truncation
-from dpconformal.inputs import float_dtype
+from dpconformal.validation import float_dtype
 
 
 def split(posterior: Posterior, key: Array, draws: int, sticks: int | None = None) -> Draws:

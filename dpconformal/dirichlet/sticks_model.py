@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Scalar, is_traced, whole
 from dpconformal.dirichlet.backend import numpyro, numpyro_distributions
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar, is_traced, whole
 
 _TOLERATED = 1e-3  # mass that a truncation may misplace on average
 

@@ -7,12 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpconformal.checks import whole
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.pieces import broken_sticks, ends, from_mean, in_order, prior_draws, score_masses
 from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.dirichlet.sizes import check_room, checked_draws, enough_sticks
-from dpconformal.inputs import float_dtype
+from dpconformal.validation import float_dtype, whole
 
 _STEPS, _STICKS = 100, 128  # by default; and sticks of the rest at least, and where the concentration is traced
 

@@ -10,6 +10,8 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from dpconformal.engine.pointer_loop import even_block, put, take
 from dpconformal.rounds import BLOCK
 
+NO_PLACE = 2**31 - 2  # of a round without a score: beyond every other
+
 
 class Arrivals(NamedTuple):
     """

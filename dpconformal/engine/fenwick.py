@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from dpconformal.engine.arrivals import Arrivals, decay_in_place
+from dpconformal.engine.arrivals import NO_PLACE, Arrivals, decay_in_place
 from dpconformal.engine.pointer_loop import Walk, put, take
-from dpconformal.engine.ranking import NO_PLACE
 from dpconformal.gaps import cdf_of_many, quantiles_in_gaps
 
 STRIDE = 2  # halvings in one pass of the loop: fewer passes, and a body that is still small enough to be native

@@ -16,13 +16,13 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
-from dpconformal.checks import is_traced
 from dpconformal.engine.arrivals import epoch_for
 from dpconformal.engine.threads import aligned, blocks_of_sequences, cores, in_threads, take_block
 from dpconformal.learner import State, usable
 from dpconformal.rounds import BLOCK, Rounds, padded_length
 from dpconformal.scan import drive, thresholds
 from dpconformal.totals import joined
+from dpconformal.validation import is_traced
 
 
 class Segment(NamedTuple):
@@ -90,37 +90,40 @@ def run_kernel(
             program = jax.vmap(program, in_axes=(None, None if fresh else 0, Rounds(0, None, 0)))
         return program(learner, begin, jax.tree.map(jnp.asarray, rounds))
 
-    begin, scores, observed = jax.tree.map(np.asarray, (begin, rounds.scores, observed))
-    rounds = rounds._replace(scores=scores, observed=observed)
-    if batch:
-        kept, end = _run_flat(kernel, learner, begin, fresh, rounds, keep)
+    # On the host from here: whatever its leading axes, a run is a batch of n sequences, one with n = 1.
+    length = rounds.length
+    rounds = Rounds(np.asarray(rounds.scores).reshape(-1, length), rounds.levels, observed.reshape(-1, length))
+    begin = jax.tree.map(np.asarray, begin)
+    if not fresh:
+        begin = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch) :]), begin)
+    if rounds.scores.size <= BLOCK:
+        kept, end = _run_together(kernel, learner, begin, fresh, rounds.padded(), keep)
+        kept = kept[:, :length] if keep == "all" else kept
+    elif len(rounds.scores) == 1:
+        kept, end = _run_segments(kernel, learner, begin, fresh, rounds, keep)
     else:
-        kept, end = _run_sequence(kernel, learner, begin, fresh, rounds, keep)
+        kept, end = _run_in_blocks(kernel, learner, begin, fresh, rounds, keep)
+    if len(batch) != 1:
+        kept, end = jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (kept, end))
     # These arrays are nobody else's: JAX may use their memory as it is. Totals are left to the host's precision.
-    put = functools.partial(jax.device_put, may_alias=True)
-    return put(kept) if keep == "all" else kept, put(end)
+    return jax.device_put(kept, may_alias=True) if keep == "all" else kept, jax.device_put(end, may_alias=True)
 
 
-def _run_flat(
+def _run_together(
     kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
 ) -> tuple[Any, State]:
-    """Replay a batch whatever its leading axes."""
-    batch, one = rounds.batch, rounds.scores.size == rounds.length
-    leading = () if one else (-1,)
-
-    def flat(leaf: np.ndarray) -> np.ndarray:
-        return leaf.reshape(leading + leaf.shape[len(batch) :])
-
-    begin = begin if fresh else jax.tree.map(flat, begin)
-    rounds = rounds._replace(scores=flat(rounds.scores), observed=flat(rounds.observed))
-    found = (_run_sequence if one else _run_batch)(kernel, learner, begin, fresh, rounds, keep)
-    return jax.tree.map(lambda leaf: np.reshape(leaf, batch + leaf.shape[len(leading) :]), found)
+    """Replay some padded sequences in one compiled program, each by its own native loop."""
+    epoch = BLOCK if learner.discount is None else epoch_for(learner.discount, rounds.scores.dtype)
+    placed = kernel.place(begin, fresh, rounds.scores, rounds.observed)
+    return jax.tree.map(np.asarray, _run_each(kernel, fresh, epoch, learner, begin, placed, rounds, keep))
 
 
-def _run_sequence(
+def _run_segments(
     kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
 ) -> tuple[Any, State]:
-    """Replay one sequence, a segment of rounds per core."""
+    """Replay one long sequence, a segment of rounds per core."""
+    begin = begin if fresh else jax.tree.map(lambda leaf: leaf[0], begin)
+    rounds = Rounds(rounds.scores[0], rounds.levels, rounds.observed[0])
     placed = kernel.place(begin, fresh, rounds.scores, rounds.observed)
     kept = aligned((rounds.length if keep == "all" else 0, rounds.levels.shape[-1]), rounds.scores.dtype)
 
@@ -134,7 +137,8 @@ def _run_sequence(
     segments = kernel.segments(learner, begin, placed, rounds, keep)
     results = in_threads(functools.partial(run, segment) for segment in segments)
     end = next(end for _, end in results if end is not None)
-    return (kept if keep == "all" else joined([totals for totals, _ in results])), end
+    found = kept if keep == "all" else joined([totals for totals, _ in results])
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], (found, end))
 
 
 class Piece(NamedTuple):
@@ -184,23 +188,20 @@ def pad(column: np.ndarray, padding: int, filler: Any) -> np.ndarray:
     return np.concatenate([column, filler])
 
 
-def _run_batch(
+def _run_in_blocks(
     kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
 ) -> tuple[Any, State]:
-    """Replay many sequences, a block of them per core at a time, each by its own native loop."""
+    """Replay many sequences, a block of them per core at a time."""
     sequences, count = rounds.scores.shape
     dtype, levels, padded = rounds.scores.dtype, rounds.levels.shape[-1], rounds.padded()
-    padded = padded._replace(observed=padded.observed & (np.arange(padded.length) < count))
     everything = aligned((sequences, count, levels) if keep == "all" else (0,), dtype)
-    epoch = epoch_for(learner.discount, dtype)
 
     def run(block: slice) -> Any:
         own, scores, observed = take_block((None if fresh else begin, padded.scores, padded.observed), block)
         own = begin if fresh else own
-        placed = kernel.place(own, fresh, scores, observed)
-        found = _run_each(kernel, fresh, epoch, learner, own, placed, Rounds(scores, padded.levels, observed), keep)
+        found = _run_together(kernel, learner, own, fresh, Rounds(scores, padded.levels, observed), keep)
         used = slice(min(block.stop, sequences) - block.start)
-        kept, end = jax.tree.map(lambda leaf: np.asarray(leaf)[used], found)
+        kept, end = jax.tree.map(lambda leaf: leaf[used], found)
         if keep == "all":
             everything[block] = kept[:, :count]
             kept = None

@@ -7,12 +7,12 @@ from scipy.special import betaincinv
 
 from dpconformal.beliefs import ERM, Exact, SplitConformal
 from dpconformal.canvas import COLOURS, INK, panels
-from dpconformal.checks import number, whole
 from dpconformal.experiments.runs import as_run, certified, over_seeds, run_batches, tabulate_seeds
 from dpconformal.priors import Beta, Histogram, Uniform
 from dpconformal.replay import replay
 from dpconformal.schedules import Dirichlet, InverseSqrt
 from dpconformal.theory import concentration, coverage_bracket, excess_risk_bound, moments, regularizer
+from dpconformal.validation import number, whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ import numpy as np
 
 from dpconformal.checkpoints.atomic import write_whole
 from dpconformal.checkpoints.journal import Journal
-from dpconformal.checks import as_numbers, complain_at, whole
 from dpconformal.experiments.progress import track
+from dpconformal.validation import as_numbers, complain_at, whole
 
 _DAYS = 100  # of a step that is kept
 

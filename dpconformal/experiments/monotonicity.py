@@ -9,9 +9,9 @@ import numpy as np
 from dpconformal.baselines import MultiMVP, MultiOGD
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.canvas import panels
-from dpconformal.checks import whole
 from dpconformal.experiments.runs import certified, run_batches
 from dpconformal.replay import replay
+from dpconformal.validation import whole
 
 if TYPE_CHECKING:
     import pandas as pd

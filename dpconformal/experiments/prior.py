@@ -6,12 +6,12 @@ import numpy as np
 
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.canvas import FAINT, OURS, panels
-from dpconformal.checks import whole
 from dpconformal.experiments.runs import as_run, certified, replay_step, run_steps
 from dpconformal.metrics import regret
 from dpconformal.priors import Histogram, Uniform
 from dpconformal.streams import alternating
 from dpconformal.theory import path_bound
+from dpconformal.validation import whole
 
 if TYPE_CHECKING:
     import pandas as pd

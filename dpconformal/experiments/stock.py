@@ -9,12 +9,12 @@ import numpy as np
 from dpconformal.baselines import ACI, MVP
 from dpconformal.beliefs import ERM, Quantized
 from dpconformal.canvas import COLOURS, FAINT, as_label, panels
-from dpconformal.checks import number, whole
 from dpconformal.experiments.garch import garch_scores
 from dpconformal.experiments.prices import BUNDLED, read_prices
 from dpconformal.experiments.runs import as_run, certified, replay_seeds
 from dpconformal.metrics import coverage, quantile_loss
 from dpconformal.replay import Replay, replay
+from dpconformal.validation import number, whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,11 +8,11 @@ import numpy as np
 from dpconformal.baselines import MVP, OGD
 from dpconformal.beliefs import ERM, Exact, Quantized
 from dpconformal.canvas import COLOURS, FAINT, panels
-from dpconformal.checks import whole
 from dpconformal.experiments.runs import as_run, certified, replay_seeds, replay_step, run_steps
 from dpconformal.metrics import regret
 from dpconformal.streams import alternating
 from dpconformal.theory import quantized_regret_bound
+from dpconformal.validation import whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.sorted_scores import SortedScores
-from dpconformal.checks import beside, check_within, complain_at
 from dpconformal.groups.tree import nodes_of
+from dpconformal.validation import beside, check_within, complain_at
 
 
 class GroupedScores(NamedTuple):

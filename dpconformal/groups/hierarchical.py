@@ -12,15 +12,25 @@ from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.bins import check_rounding
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, check_sorted, empty, grow
 from dpconformal.beliefs.weights import check_prior, check_unspoilt
-from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, places, whole
 from dpconformal.groups.evidence import GroupedCounts, GroupedScores, empty_counts, empty_scores, with_room
 from dpconformal.groups.nested import belief_of, counted, inserted, quantile_of
 from dpconformal.groups.tree import as_groups, as_tree, nodes_of
-from dpconformal.inputs import as_floats, as_levels, as_score, check_not_batched
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.schedules import Dirichlet, as_schedule, check_weights
+from dpconformal.validation import (
+    Numbers,
+    Scalar,
+    as_floats,
+    as_levels,
+    as_score,
+    check_not_batched,
+    complain_at,
+    is_traced,
+    places,
+    whole,
+)
 
 State = GroupedScores | GroupedCounts
 

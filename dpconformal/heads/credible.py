@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.beliefs import Exact
-from dpconformal.checks import Scalar, is_traced, number
 from dpconformal.heads.credible_level import credible_level_in_jit, credible_levels
 from dpconformal.heads.head import Head, check_learner
 from dpconformal.pytree import register
 from dpconformal.schedules import Dirichlet
+from dpconformal.validation import Scalar, is_traced, number
 
 
 @register()

@@ -9,14 +9,12 @@ from jaxtyping import Array, Float
 
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_edges, bin_index
-from dpconformal.checks import Numbers, Scalar, is_traced
-from dpconformal.engine.run import slices_with_room
-from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
-from dpconformal.replay import replay_batch
+from dpconformal.replay import replay_batch, slices_with_room
 from dpconformal.rounds import Rounds, first_rounds, lengthened, padded_length
 from dpconformal.starting import spread
 from dpconformal.totals import joined, totals_of
+from dpconformal.validation import Numbers, Scalar, as_levels, check_not_batched, is_traced
 
 
 class Head:
@@ -74,7 +72,7 @@ class Head:
         """
         Replay recorded scores: the levels of all rounds are known beforehand, so that the belief's fast ways serve.
 
-        Returns thresholds or totals and the final state, as :func:`dpconformal.engine.run.run_replay`. None where the
+        Returns thresholds or totals and the final state, as :func:`dpconformal.replay.run_replay`. None where the
         generic scan must do: for sequences of a batch that have, or may have, seen unequal numbers of scores before
         some round, and for totals inside ``jit``.
         """

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from dpconformal.checks import Numbers, Scalar, number
 from dpconformal.counting import room_to_count
-from dpconformal.inputs import as_score, as_scores
 from dpconformal.learner import State
 from dpconformal.martingales.binned_ranks import BinnedRanks, RankedBins
 from dpconformal.martingales.capital import Capital, Martingale, check_capital
@@ -18,6 +16,7 @@ from dpconformal.martingales.jumpers import Composite
 from dpconformal.martingales.running import follow
 from dpconformal.pytree import register
 from dpconformal.time_axis import check_not_column, check_time_index
+from dpconformal.validation import Numbers, Scalar, as_score, as_scores, number
 
 
 class Watch(NamedTuple):

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from dpconformal.binning import bin_of
-from dpconformal.checks import Numbers, Scalar, check_seed, number, ordered, places
 from dpconformal.counting import advance, room_to_count
-from dpconformal.inputs import as_score, check_not_batched
 from dpconformal.learner import usable
 from dpconformal.pytree import register
+from dpconformal.validation import Numbers, Scalar, as_score, check_not_batched, check_seed, number, ordered, places
 
 
 class RankedBins(NamedTuple):

@@ -8,9 +8,8 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Numbers
-from dpconformal.inputs import as_levels, check_not_batched
 from dpconformal.learner import State
+from dpconformal.validation import Numbers, as_levels, check_not_batched
 
 
 class Capital(NamedTuple):

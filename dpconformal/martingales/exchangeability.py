@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, scalar
 from dpconformal.martingales.capital import Martingale
 from dpconformal.martingales.jumpers import Composite
 from dpconformal.martingales.running import run
 from dpconformal.ranks import smoothed_ranks
+from dpconformal.validation import Numbers, Scalar, scalar
 
 
 class Exchangeability(NamedTuple):

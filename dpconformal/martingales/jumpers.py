@@ -6,9 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Scalar, number
 from dpconformal.martingales.capital import Bets
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar, number
 
 
 class _HalfBets(Bets):

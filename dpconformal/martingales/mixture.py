@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Scalar, is_traced, number, places
 from dpconformal.martingales.capital import Bets, Capital
 from dpconformal.pytree import register
+from dpconformal.validation import Scalar, is_traced, number, places
 
 _SIDES = ("both", "low", "high")
 

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpconformal.checks import Numbers, is_traced
-from dpconformal.inputs import as_levels
 from dpconformal.martingales.capital import Capital, Martingale, check_capital
 from dpconformal.pytree import register
 from dpconformal.rounds import Rounds
 from dpconformal.scan import drive
 from dpconformal.time_axis import check_not_column, check_time_index
+from dpconformal.validation import Numbers, as_levels, is_traced
 
 
 class Path(NamedTuple):

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import as_numbers, complain_at, is_traced
 from dpconformal.masking import kept_rounds, round_counts
 from dpconformal.replay import Replay, Summary
 from dpconformal.totals import Sum, Totals, pinball, totals_of
+from dpconformal.validation import as_numbers, complain_at, is_traced
 
 
 class Arrays(NamedTuple):

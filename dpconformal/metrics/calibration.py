@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from dpconformal.checks import whole
 from dpconformal.delays import Delayed, Feedback, feedback_stream
 from dpconformal.learner import check_levels, fresh_state, support_of
 from dpconformal.masking import kept_rounds, masked_scores, take_rounds
@@ -16,6 +15,7 @@ from dpconformal.runs import Replay, not_at_once
 from dpconformal.scan import drive
 from dpconformal.starting import state_to_carry_on
 from dpconformal.totals import pinball
+from dpconformal.validation import whole
 
 
 def pit(run: Replay, key: Array | None = None) -> Any:

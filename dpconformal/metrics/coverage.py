@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import whole
 from dpconformal.metrics.arrays import Arrays, arrays_of, by_sequence, mean_levels, totals_over_rounds
 from dpconformal.replay import Replay
+from dpconformal.validation import whole
 
 
 def covered(run: Replay) -> Any:

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number
 from dpconformal.engine.linked_list import running_order_statistic
 from dpconformal.metrics.arrays import arrays_of, by_sequence, check_finite, checked_run, totals_over_rounds
 from dpconformal.replay import Replay
 from dpconformal.totals import pinball
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, is_traced, number
 
 
 def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers = None) -> Any:

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconformal.checks import Scalar, is_traced, number
 from dpconformal.metrics.arrays import Arrays, arrays_of, by_sequence
 from dpconformal.replay import Replay
+from dpconformal.validation import Scalar, is_traced, number
 
 
 class Crossings(NamedTuple):

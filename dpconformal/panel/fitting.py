@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.beliefs import Quantized
-from dpconformal.checks import as_numbers
-from dpconformal.engine.run import run_replay
-from dpconformal.inputs import checked_scores, float_dtype
 from dpconformal.learner import State, fresh_state, support_of
 from dpconformal.panel.checking import check_block
+from dpconformal.replay import run_replay
 from dpconformal.rounds import Rounds
 from dpconformal.time_axis import check_time_index
+from dpconformal.validation import as_numbers, checked_scores, float_dtype
 
 FAN_IN = 8  # states that a task merges
 

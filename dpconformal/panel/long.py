@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.inputs import exactly
 from dpconformal.panel.rows import ROUND, Columns, Rows, check_order, checked_rows, named
+from dpconformal.validation import exactly
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers, whole
 from dpconformal.delays import checked_delay
-from dpconformal.inputs import as_levels, float_dtype
 from dpconformal.learner import Learner, check_levels
 from dpconformal.metrics.summary import as_written
 from dpconformal.panel.blocks import METRICS, Job, replay_block, replay_chunk
 from dpconformal.panel.checking import check_times
 from dpconformal.panel.sweeps import swept
+from dpconformal.validation import Numbers, as_levels, as_numbers, float_dtype, whole
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, is_traced
-from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.inverse import invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
+from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, is_traced
 
 
 @register(static=("has_icdf",))

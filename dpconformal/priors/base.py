@@ -4,7 +4,7 @@ from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar
+from dpconformal.validation import Numbers, Scalar
 
 
 @runtime_checkable

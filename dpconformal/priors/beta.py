@@ -7,10 +7,9 @@ import jax.numpy as jnp
 from jax.scipy.special import betainc, betaln, xlog1py, xlogy
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar, number
-from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.inverse import OnInterval, invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
+from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, number
 
 
 @register()

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 from jax.scipy.special import erf, erfinv, ndtr, ndtri
 from jaxtyping import Array
 
-from dpconformal.checks import NARROWEST, WIDEST, Numbers, Scalar, number
-from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.inverse import outside_is_zero, within_support
 from dpconformal.pytree import register
+from dpconformal.validation import NARROWEST, WIDEST, Numbers, Scalar, as_floats, as_levels, number
 
 
 class _OnHalfLine:

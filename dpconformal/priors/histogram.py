@@ -7,13 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import (
+from dpconformal.priors.inverse import outside_is_zero, within_support
+from dpconformal.pytree import register
+from dpconformal.validation import (
     NARROWEST,
     TINY,
     WIDEST,
     Numbers,
     Scalar,
+    as_floats,
+    as_levels,
     as_numbers,
+    as_scores,
     complain_at,
     is_subnormal,
     is_traced,
@@ -21,9 +26,6 @@ from dpconformal.checks import (
     ordered,
     whole,
 )
-from dpconformal.inputs import as_floats, as_levels, as_scores
-from dpconformal.priors.inverse import outside_is_zero, within_support
-from dpconformal.pytree import register
 
 
 @register()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from dpconformal.checks import Scalar, number, ordered
+from dpconformal.validation import Scalar, number, ordered
 
 Function = Callable[[Array], Array]
 

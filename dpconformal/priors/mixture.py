@@ -10,11 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.checks import TINY, WIDEST, Numbers, Scalar, as_numbers, complain_at, is_traced, ordered
-from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.base import Prior
 from dpconformal.priors.inverse import invert_cdf, within_support
 from dpconformal.pytree import register
+from dpconformal.validation import (
+    TINY,
+    WIDEST,
+    Numbers,
+    Scalar,
+    as_floats,
+    as_levels,
+    as_numbers,
+    complain_at,
+    is_traced,
+    ordered,
+)
 
 
 @register()

@@ -9,10 +9,19 @@ import numpy as np
 from jax.scipy.special import erf, erfc
 from jaxtyping import Array
 
-from dpconformal.checks import NARROWEST, WIDEST, Numbers, Scalar, complain_at, is_traced, number
-from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.inverse import OnInterval, invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
+from dpconformal.validation import (
+    NARROWEST,
+    WIDEST,
+    Numbers,
+    Scalar,
+    as_floats,
+    as_levels,
+    complain_at,
+    is_traced,
+    number,
+)
 
 _FAR = 10  # scales from loc to the support; further out the mass there underflows in float32
 

@@ -6,10 +6,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from dpconformal.checks import Numbers, Scalar
-from dpconformal.inputs import as_floats, as_levels
 from dpconformal.priors.inverse import OnInterval, outside_is_zero, within_support
 from dpconformal.pytree import register
+from dpconformal.validation import Numbers, Scalar, as_floats, as_levels
 
 
 @register()

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers, complain_at, is_traced
-from dpconformal.inputs import float_dtype
 from dpconformal.scores.edges import widest
+from dpconformal.validation import Numbers, as_numbers, complain_at, float_dtype, is_traced
 
 
 @runtime_checkable

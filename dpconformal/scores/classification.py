@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number, whole
 from dpconformal.pytree import register
 from dpconformal.scores.labels import LabelScore
+from dpconformal.validation import Numbers, Scalar, complain_at, is_traced, number, whole
 
 
 @register()

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from dpconformal.checks import Numbers
 from dpconformal.scores.base import namespace, reals
+from dpconformal.validation import Numbers
 
 
 class Interval(NamedTuple):

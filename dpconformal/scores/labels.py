@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers, complain_at, is_traced
 from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
+from dpconformal.validation import Numbers, as_numbers, complain_at, is_traced
 
 
 class LabelScore:

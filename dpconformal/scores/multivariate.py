@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, complain_at, is_traced
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
 from dpconformal.scores.regions import Ball, EllipsoidRegion
+from dpconformal.validation import Numbers, Scalar, complain_at, is_traced
 
 
 @register(static=("order",))

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconformal.checks import Numbers, whole
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, reals, same_shape
+from dpconformal.validation import Numbers, whole
 
 
 @register(static=("order",))

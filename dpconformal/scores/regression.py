@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, complain_at, is_traced, number
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
 from dpconformal.scores.edges import outermost
 from dpconformal.scores.intervals import Interval, between
+from dpconformal.validation import Numbers, Scalar, complain_at, is_traced, number
 
 _PAIR = "one label for each prediction; one series has both of shape (T,), without an axis of length 1"
 

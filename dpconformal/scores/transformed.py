@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Numbers, as_numbers
 from dpconformal.pytree import register
 from dpconformal.scores.base import Score, namespace_of_sets
 from dpconformal.scores.edges import outermost, widest
 from dpconformal.scores.labels import label_mask
 from dpconformal.scores.transforms import Transform
+from dpconformal.validation import Numbers, as_numbers
 
 
 @register()

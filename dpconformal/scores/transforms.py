@@ -12,9 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, is_traced, number
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, reals
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, is_traced, number
 
 
 @runtime_checkable

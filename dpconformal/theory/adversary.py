@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checks import Scalar, number, scalar, whole
 from dpconformal.learner import Learner, fresh_state, support_of
 from dpconformal.metrics import discounted_regret, regret
 from dpconformal.metrics.loss import best_threshold
 from dpconformal.replay import replay_batch
 from dpconformal.totals import pinball
+from dpconformal.validation import Scalar, number, scalar, whole
 
 
 class Hardest(NamedTuple):

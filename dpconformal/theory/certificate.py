@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Scalar, is_traced, scalar
 from dpconformal.groups import Hierarchical
 from dpconformal.masking import round_counts
 from dpconformal.metrics.arrays import batch_axes, checked_run
@@ -15,6 +14,7 @@ from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
 from dpconformal.theory import coverage_line, group_lines, late_lines, lines
 from dpconformal.theory.path import path_of, sequences
+from dpconformal.validation import Scalar, is_traced, scalar
 
 CHECKS = ("order", "optimality", "regret", "discounted regret", "coverage")
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal import schedules
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
 from dpconformal.schedules import Schedule
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number
 
 
 def concentration(t: Numbers, schedule: Any = None) -> Any:

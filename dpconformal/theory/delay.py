@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from dpconformal import schedules
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
 from dpconformal.theory.concentration import concentration, odds
 from dpconformal.theory.regret import discounted_regret_bound
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number
 
 
 def delayed_regret_bound(

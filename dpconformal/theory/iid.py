@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, scalar
 from dpconformal.priors import Uniform
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import concentration
 from dpconformal.theory.regularizer import excess_regularizer
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, scalar
 
 
 def coverage_bound(t: Numbers, level: Numbers, delta: Scalar = 0.05, schedule: Any = None) -> tuple[Any, Any]:

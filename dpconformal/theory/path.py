@@ -9,7 +9,6 @@ import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.weights import schedule_of
-from dpconformal.checks import is_traced
 from dpconformal.heads import Head
 from dpconformal.metrics.arrays import arrays_of, checked_run
 from dpconformal.replay import Replay
@@ -17,6 +16,7 @@ from dpconformal.runs import not_at_once
 from dpconformal.theory import moments
 from dpconformal.theory.concentration import path_weights
 from dpconformal.totals import pinball
+from dpconformal.validation import is_traced
 
 
 class Path(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.beliefs.bins import check_rounding
-from dpconformal.checks import Numbers, Scalar, as_numbers, complain_at, number
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number
 
 
 def regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0) -> Any:

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 
 from dpconformal.beliefs.weights import check_prior
-from dpconformal.checks import Numbers, as_numbers, complain_at
 from dpconformal.priors import Uniform
 from dpconformal.theory import moments
 from dpconformal.theory.densities import least_density
+from dpconformal.validation import Numbers, as_numbers, complain_at
 
 
 def regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
