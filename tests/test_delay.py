@@ -1,6 +1,7 @@
 """Scores that become known late: thresholds, states and totals; what it costs, and who notices a wrong threshold."""
 
 import functools
+import sys
 
 import cases
 import jax
@@ -113,7 +114,7 @@ def test_every_way_agrees_with_masks_and_levels_by_round(name):
 
 def test_totals_of_many_stretches(monkeypatch):
     whole = dpc.replay(dpc.Exact(), HOLED, ROWS, mask=MASK, delay=4, keep="summary")
-    monkeypatch.setattr("dpconformal.replay.ROOM", 42)  # seven rounds of two sequences and three levels
+    monkeypatch.setattr(sys.modules["dpconformal.replay"], "ROOM", 42)  # seven rounds of two sequences and three levels
     parts = dpc.replay(dpc.Exact(), HOLED, ROWS, mask=MASK, delay=4, keep="summary")
     same(
         (whole.covered, whole.total_loss, whole.total_threshold),

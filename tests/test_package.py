@@ -63,7 +63,7 @@ def test_public_names():
 def test_imports_point_one_way():
     """Down this list only: a module imports from its own layer or those above it."""
     names = (
-        "pytree checks inputs time_axis masking counting learner ranks binning schedules rates priors gaps "
+        "pytree validation time_axis masking counting learner ranks binning schedules rates priors gaps "
         "totals rounds starting devices delays scan martingales engine runs memory replay beliefs "
         "baselines heads groups aggregation checkpoints streams metrics scores models conformal online theory visible "
         "tables canvas plots dirichlet diagnostics experiments report panel compilation catalogue __init__ files demo "
