@@ -5,29 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from dpconformal.learner import State, support_of
+from dpconformal.rounds import Rounds
 from dpconformal.validation import checked_scores, complain_at, is_traced
-
-
-class Feedback(NamedTuple):
-    """
-    Scores as a learner is told of them.
-
-    Attributes
-    ----------
-    scores : array, shape (..., T)
-        A number in the support where there is none.
-    observed : array of bool, shape (..., T), or None
-        False where there is none; None: all are there.
-    context : pytree of array, shape (..., T, ...), or None
-        Of the rounds that the scores belong to.
-    """
-
-    scores: Float[Array | np.ndarray, "*B T"]  # (..., T)
-    observed: Bool[Array | np.ndarray, "*B T"] | None = None  # (..., T)
-    context: Any = None  # (..., T, ...)
 
 
 class Delayed(NamedTuple):
@@ -40,8 +22,8 @@ class Delayed(NamedTuple):
         The learner's own, after the scores that are known.
     delay : Array of int, shape (...)
         How many rounds late a score becomes known.
-    waiting : Feedback
-        The newest scores, W of them, where W is the longest delay of the batch: the first becomes known at the end of
+    waiting : Rounds
+        The newest scores, W of them, with no levels, where W is the longest delay of the batch: the first becomes known at the end of
         the next round if the delay is W. Of a shorter delay the first places are empty.
 
     Examples
@@ -54,7 +36,7 @@ class Delayed(NamedTuple):
 
     state: State
     delay: Int[Array | np.ndarray, "..."]  # (...)
-    waiting: Feedback  # (..., W)
+    waiting: Rounds  # (..., W)
 
 
 def checked_delay(delay: Any) -> Any:
@@ -85,7 +67,7 @@ def leading_axes(delay: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
 
 def taken_up(
     learner: Any, state: State, delay: Any, batch: tuple[int, ...], context: Any = None
-) -> tuple[State, Feedback | None]:
+) -> tuple[State, Rounds | None]:
     """
     Take apart the state that a run carries on from.
 
@@ -130,14 +112,14 @@ def spread_rounds(tree: Any, axes: int, batch: tuple[int, ...]) -> Any:
     return jax.tree.map(repeat, tree)
 
 
-def feedback_stream(learner: Any, delay: Any, own: Feedback, waiting: Feedback | None) -> Feedback:
+def feedback_stream(learner: Any, delay: Any, own: Rounds, waiting: Rounds | None) -> Rounds:
     """Tell what becomes known in each round: the score of that many rounds before."""
     both = _one_after_the_other(own, waiting)
     rounds, places = own.scores.shape[-1], both.scores.shape[-1]
     return _taken(learner, both, np.arange(places - rounds, places, dtype=np.int32), delay)
 
 
-def pending_feedback(learner: Any, delay: Any, own: Feedback, waiting: Feedback | None) -> Feedback:
+def pending_feedback(learner: Any, delay: Any, own: Rounds, waiting: Rounds | None) -> Rounds:
     """Tell what is not known yet after the last round."""
     both, longest = _one_after_the_other(own, waiting), int(np.max(delay, initial=0))
     places = both.scores.shape[-1]
@@ -146,7 +128,7 @@ def pending_feedback(learner: Any, delay: Any, own: Feedback, waiting: Feedback 
     return _blank(learner, found, np.arange(longest) >= longest - late)
 
 
-def _one_after_the_other(own: Feedback, waiting: Feedback | None) -> Feedback:
+def _one_after_the_other(own: Rounds, waiting: Rounds | None) -> Rounds:
     """Put what was on its way before the first round; what is not traced stays on the host."""
     observed = np.ones(own.scores.shape, bool) if own.observed is None else own.observed
     own, axis = own._replace(observed=observed), own.scores.ndim - 1
@@ -158,7 +140,7 @@ def _one_after_the_other(own: Feedback, waiting: Feedback | None) -> Feedback:
     return jax.tree.map(joined, *((own,) if waiting is None else (waiting, own)))
 
 
-def _taken(learner: Any, both: Feedback, place: np.ndarray, delay: Any) -> Feedback:
+def _taken(learner: Any, both: Rounds, place: np.ndarray, delay: Any) -> Rounds:
     """Take for each place what stands that many places before it; there is nothing before the first."""
     batch, places, xp = both.scores.shape[:-1], both.scores.shape[-1], _namespace(delay)
     late = xp.asarray(delay, np.int32)
@@ -178,7 +160,7 @@ def _taken(learner: Any, both: Feedback, place: np.ndarray, delay: Any) -> Feedb
     return _blank(learner, jax.tree.map(take, both), xp.broadcast_to(index >= 0, (*batch, place.size)))
 
 
-def _blank(learner: Any, told: Feedback, there: Any) -> Feedback:
+def _blank(learner: Any, told: Rounds, there: Any) -> Rounds:
     """Leave out what is not there: for its score stands a number in the support, at which a learner may look."""
     real, ends = told.observed & there, support_of(learner)
     xp = _namespace(told.scores, real, ends)

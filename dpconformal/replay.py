@@ -9,7 +9,6 @@ from jaxtyping import Array
 
 from dpconformal.delays import (
     Delayed,
-    Feedback,
     checked_delay,
     feedback_stream,
     leading_axes,
@@ -198,7 +197,7 @@ def replay_batch(
     observed = None if mask is None or (not is_traced(mask) and not mask.any()) else ~mask
     rounds, rest = Rounds(scores, levels, observed, context), None
     if not now and np.any(delay):
-        own = Feedback(scores, observed, context)
+        own = rounds._replace(levels=None)
         waiting = waiting and waiting._replace(scores=waiting.scores.astype(scores.dtype))
         rest = pending_feedback(learner, delay, own, waiting)
         rounds = rounds._replace(feedback=feedback_stream(learner, delay, own, waiting))
@@ -233,7 +232,7 @@ def run_replay(
             if keep == "summary":
                 return _totals_of_delayed(learner, begin, fresh, rounds)
             # What is kept of every round are thresholds, which depend on what was observed alone.
-            own = Rounds(levels=rounds.levels, **rounds.feedback._asdict())
+            own = rounds.feedback._replace(levels=rounds.levels)
         found = learner.kernel(begin, fresh, own, keep)
         if found is not None:
             return found

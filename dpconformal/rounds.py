@@ -21,19 +21,19 @@ class Rounds(NamedTuple):
     ----------
     scores : array, shape (..., T)
         A number in the support where there is none.
-    levels : Array, shape (A,) or (T, A)
-        The same every round, or a row a round.
+    levels : Array, shape (A,) or (T, A), or None
+        The same every round, or a row a round. None: nothing is asked.
     observed : array of bool, shape (..., T), or None
         False where the score is missing. None: all are there.
     context : pytree of array, shape (..., T, ...), or None
         What else is known before each round.
-    feedback : Feedback or None
-        What is observed in each round, if that is not the round's own score. Then ``observed`` tells which of the
+    feedback : Rounds or None
+        What is observed in each round, if that is not the round's own: scores that come with a delay. Then ``observed`` tells which of the
         rounds' own scores are there to be judged by.
     """
 
     scores: Any  # (..., T)
-    levels: Any  # (A,) or (T, A)
+    levels: Any = None  # (A,) or (T, A)
     observed: Any = None  # (..., T)
     context: Any = None  # (..., T, ...)
     feedback: Any = None  # of (..., T, ...)
@@ -53,7 +53,7 @@ class Rounds(NamedTuple):
         axis = len(self.batch)
         levels, own = self.levels, self._replace(levels=None)
         own = jax.tree.map(lambda leaf: leaf[(slice(None),) * axis + (rounds,)], own)
-        return own._replace(levels=levels[rounds] if levels.ndim == 2 else levels)
+        return own._replace(levels=levels[rounds] if np.ndim(levels) == 2 else levels)
 
     def padded(self) -> "Rounds":
         """Return as many rounds as :func:`padded_length` says: the last one repeated, and not observed."""

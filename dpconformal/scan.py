@@ -129,7 +129,7 @@ def _scan(read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, r
             known = jnp.ones(1, bool) if observed is None else observed[None]
             totals, answer = add_rounds(totals, answer[None], score[None], asked[None], known), None
         if here.feedback is not None:
-            score, observed, context = here.feedback
+            score, observed, context = here.feedback.scores, here.feedback.observed, here.feedback.context
             given = {} if context is None else {"context": context}
         after = learner.observe(state, score, **given)  # then observe
         if observed is not None:

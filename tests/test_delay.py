@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import dpconformal as dpc
 from dpconformal import theory
-from dpconformal.delays import Feedback, feedback_stream, pending_feedback
+from dpconformal.delays import feedback_stream, pending_feedback
+from dpconformal.rounds import Rounds
 from dpconformal.theory.delay import late_losses
 
 T = 30
@@ -211,9 +212,9 @@ def test_what_arrives_and_what_waits_are_all_there_is(data):
     rounds, held = data.draw(st.integers(0, 12)), data.draw(st.integers(0, 9))
     delay = np.array(data.draw(st.lists(st.integers(0, 9), min_size=2, max_size=2)), np.int32)
     observed = np.array(data.draw(st.lists(st.booleans(), min_size=2 * rounds, max_size=2 * rounds)), bool)
-    own = Feedback(np.arange(2.0 * rounds).reshape(2, rounds) / 100, observed.reshape(2, rounds))
+    own = Rounds(np.arange(2.0 * rounds).reshape(2, rounds) / 100, None, observed.reshape(2, rounds))
     learner = dpc.Exact()
-    before = pending_feedback(learner, delay, Feedback(np.full((2, held), 0.5), np.ones((2, held), bool)), None)
+    before = pending_feedback(learner, delay, Rounds(np.full((2, held), 0.5), None, np.ones((2, held), bool)), None)
     told, rest = feedback_stream(learner, delay, own, before), pending_feedback(learner, delay, own, before)
     for k in range(2):
         line = np.concatenate([before.scores[k][before.observed[k]], own.scores[k][own.observed[k]]])

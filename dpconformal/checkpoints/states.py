@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checkpoints.precision import as_jax
-from dpconformal.delays import Delayed, Feedback, taken_up
+from dpconformal.delays import Delayed, taken_up
 from dpconformal.learner import ContextLearner, SizedLearner, State, fresh_state
+from dpconformal.rounds import Rounds
 from dpconformal.validation import is_traced
 
 _MOST = 2**31  # bytes of an empty state that a learner without one may ask for
@@ -55,7 +56,9 @@ def _delayed_from(learner: Any, leaves: dict[str, np.ndarray]) -> Delayed:
     names = (".delay", ".waiting.scores", ".waiting.observed")
     delay, scores, observed = (as_jax(leaves[name], f"state{name}") for name in names)
     context = leaves.get(".waiting.context")
-    waiting = Feedback(scores, observed, None if context is None else as_jax(context, "state.waiting.context"))
+    waiting = Rounds(
+        scores, observed=observed, context=None if context is None else as_jax(context, "state.waiting.context")
+    )
     state = Delayed(state_from(learner, own), delay, waiting)
     check_waiting(learner, state)
     return state
@@ -63,7 +66,7 @@ def _delayed_from(learner: Any, leaves: dict[str, np.ndarray]) -> Delayed:
 
 def check_waiting(learner: Any, state: Delayed) -> None:
     """Hold what is on its way to what a replay carries on from."""
-    delay, scores, real = (np.asarray(part) for part in (state.delay, *state.waiting[:2]))
+    delay, scores, real = (np.asarray(part) for part in (state.delay, state.waiting.scores, state.waiting.observed))
     for name, part, kind in (("delay", delay, "i"), ("waiting.scores", scores, "f"), ("waiting.observed", real, "b")):
         if part.dtype.kind != kind:
             raise ValueError(f"state.{name} holds {part.dtype}, which is not what a replay with a delay leaves there")

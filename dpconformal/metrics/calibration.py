@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from dpconformal.delays import Delayed, Feedback, feedback_stream
+from dpconformal.delays import Delayed, feedback_stream
 from dpconformal.learner import check_levels, fresh_state, support_of
 from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
@@ -106,7 +106,7 @@ def read_again(run: Replay, reader: Any, query: Array) -> Any:
         scores, begin = state_to_carry_on(run.learner, scores, start)
     late = None
     if not_at_once(run):
-        late = feedback_stream(run.learner, run.delay, Feedback(scores, observed, run.context), waiting)
+        late = feedback_stream(run.learner, run.delay, Rounds(scores, None, observed, run.context), waiting)
     rounds = Rounds(scores, query.astype(scores.dtype), observed, run.context, late)
     found = drive(reader, run.learner, begin, rounds, fresh=start is None)[0]
     return found if run.mask is None else take_rounds(found, kept_rounds(run.mask))

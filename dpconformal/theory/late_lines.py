@@ -6,13 +6,14 @@ import jax
 import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.delays import Delayed, Feedback, feedback_stream
+from dpconformal.delays import Delayed, feedback_stream
 from dpconformal.heads import Head
 from dpconformal.learner import fresh_state
 from dpconformal.metrics import coverage
 from dpconformal.metrics.loss import regret_curve
 from dpconformal.priors import Uniform
 from dpconformal.replay import Replay
+from dpconformal.rounds import Rounds
 from dpconformal.theory.delay import bound_by_round
 from dpconformal.theory.lines import Line, near_enough, no_claim, precision, width_of, within
 from dpconformal.theory.optimality import optimality_gap
@@ -45,7 +46,7 @@ def known_of(whole: Replay) -> Known:
     real = np.ones(scores.shape, bool) if whole.mask is None else ~np.asarray(whole.mask)
     if isinstance(start, Delayed):
         start, waiting = start.state, start.waiting
-    told = feedback_stream(whole.learner, whole.delay, Feedback(scores, real), waiting)
+    told = feedback_stream(whole.learner, whole.delay, Rounds(scores, None, real), waiting)
     new = np.asarray(told.observed)
     return Known(np.asarray(told.scores)[new], (np.cumsum(new) - new)[real], start)
 
