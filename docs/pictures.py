@@ -9,9 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpconformal as dpc
-from dpconformal import demo
+from dpconformal.cli import demo
 from dpconformal.cli.compare import measured
-from dpconformal.cli.methods import Settings, make_learners
+from dpconformal.cli.options import Settings, make_learners
 from dpconformal.cli.pictures import draw_comparison
 from dpconformal.files import Recorded
 

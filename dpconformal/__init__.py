@@ -21,23 +21,21 @@ from dpconformal import (
     streams,
     theory,
 )
-from dpconformal.aggregation import Aggregate, auto
 from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI, MultiMVP, MultiOGD
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
-from dpconformal.catalogue import learners
 from dpconformal.checkpoints import Checkpoint, load, save
-from dpconformal.compilation import compilation_cache
+from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, auto
 from dpconformal.conformal import Conformal, conformalize
-from dpconformal.delays import Delayed
-from dpconformal.groups import Hierarchical
-from dpconformal.heads import Corrected, Credible
+from dpconformal.engine.compilation import compilation_cache
+from dpconformal.engine.feedback import Delayed
+from dpconformal.engine.memory import TooLarge
 from dpconformal.learner import Learner
-from dpconformal.memory import TooLarge
 from dpconformal.online import Online
 from dpconformal.panel.fitting import fit_belief
 from dpconformal.panel.replaying import replay_panel
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.report import report
+from dpconformal.theory.catalogue import learners
 
 __all__ = [
     "ACI",

@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.delays import checked_delay, leading_axes, spread_rounds
+from dpconformal.engine.feedback import checked_delay, leading_axes, spread_rounds
 from dpconformal.learner import Learner, State, check_levels
-from dpconformal.masking import checked_mask
 from dpconformal.metrics import covered
 from dpconformal.replay import Replay, replay_batch
+from dpconformal.rounds import checked_mask
 from dpconformal.scores import Score
-from dpconformal.time_axis import check_not_column, check_time_index
-from dpconformal.validation import Numbers, as_levels, as_numbers, is_traced
+from dpconformal.validation import Numbers, as_levels, as_numbers, check_not_column, check_time_index, is_traced
 
 
 class Conformal(NamedTuple):

@@ -87,7 +87,8 @@ class KernelLearner(Protocol):
         Replay :class:`dpconformal.rounds.Rounds`; None where the generic scan must do.
 
         ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns
-        thresholds (..., T, A), or with ``keep="summary"`` :class:`dpconformal.totals.Totals`; and the final state.
+        thresholds (..., T, A), or with ``keep="summary"`` :class:`dpconformal.engine.totals.Totals`; and the final
+        state.
         """
         ...
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal import metrics, streams
-from dpconformal.canvas import FAINT, panels, pyplot, quiet
+from dpconformal.display.figures import FAINT, panels, pyplot, quiet
 from dpconformal.learner import Learner
 from dpconformal.metrics import rolling_coverage
 from dpconformal.metrics.arrays import arrays_of, observed_rounds

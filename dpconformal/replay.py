@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.delays import (
+from dpconformal.engine.feedback import (
     Delayed,
     checked_delay,
     feedback_stream,
@@ -16,17 +16,24 @@ from dpconformal.delays import (
     spread_rounds,
     taken_up,
 )
-from dpconformal.devices import placement
+from dpconformal.engine.memory import check_memory
+from dpconformal.engine.scan import drive, thresholds
+from dpconformal.engine.sharding import placement
+from dpconformal.engine.states import spread, state_to_carry_on
+from dpconformal.engine.totals import Totals, joined, totals_of
 from dpconformal.learner import ContextLearner, GridOfLevels, KernelLearner, Learner, State, fresh_state, support_of
-from dpconformal.masking import masked_scores, round_counts
-from dpconformal.memory import check_memory
-from dpconformal.rounds import Rounds
+from dpconformal.rounds import Rounds, masked_scores, round_counts
 from dpconformal.runs import Replay, Summary
-from dpconformal.scan import drive, thresholds
-from dpconformal.starting import spread, state_to_carry_on
-from dpconformal.time_axis import check_not_column, check_time_index
-from dpconformal.totals import Totals, joined, totals_of
-from dpconformal.validation import Numbers, as_levels, as_numbers, checked_scores, float_dtype, is_traced
+from dpconformal.validation import (
+    Numbers,
+    as_levels,
+    as_numbers,
+    check_not_column,
+    check_time_index,
+    checked_scores,
+    float_dtype,
+    is_traced,
+)
 
 __all__ = ["Replay", "Summary", "replay"]
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from dpconformal.devices import on_one_device
+from dpconformal.engine.sharding import on_one_device
+from dpconformal.engine.states import spread
 from dpconformal.learner import State, fresh_state
-from dpconformal.masking import kept_rounds, take_rounds
-from dpconformal.starting import spread
+from dpconformal.rounds import kept_rounds, take_rounds
 from dpconformal.validation import is_traced
 
 

@@ -7,7 +7,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import dpconformal as dpc
-from dpconformal import devices, scan
+from dpconformal.engine import scan
+from dpconformal.engine import sharding as devices
 from dpconformal.rounds import Rounds
 
 LEVELS = [0.1, 0.5, 0.9]

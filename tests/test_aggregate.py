@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpconformal as dpc
-from dpconformal.aggregation.mixing import mixed
+from dpconformal.compositions.aggregate import mixed
 
 LEVELS = np.array([0.0, 0.1, 0.5, 0.9, 0.99, 1.0])
 BINS = 12

@@ -12,8 +12,10 @@ from cases import BELIEFS, PRIORS, sequences
 
 import dpconformal as dpc
 from dpconformal import theory
-from dpconformal.theory import coverage_line, optimality, path
-from dpconformal.theory.path_bound import discounted_regret, running_regret
+from dpconformal.theory import checks as coverage_line
+from dpconformal.theory import checks as optimality
+from dpconformal.theory import path
+from dpconformal.theory.path import discounted_regret, running_regret
 from dpconformal.theory.regret import bin_cost
 
 LEVELS = np.array([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])

@@ -19,7 +19,7 @@ from checkpoints.samples import LEVELS, SAMPLES, scores, told
 
 import dpconformal as dpc
 from dpconformal import priors, rates, schedules
-from dpconformal.checkpoints import atomic
+from dpconformal.checkpoints import container as atomic
 from dpconformal.checkpoints.container import pack, unpack
 from dpconformal.checkpoints.records import CLASSES
 from dpconformal.files import read_scores
@@ -602,7 +602,7 @@ def test_a_link_stays_a_link_and_permissions_are_the_usual(good, tmp_path):
 def test_two_writers_of_one_file(tmp_path):
     code = f"""
 import sys
-from dpconformal.checkpoints.atomic import write_whole
+from dpconformal.checkpoints.container import write_whole
 for k in range(200):
     write_whole({str(tmp_path / "shared")!r}, [sys.argv[1].encode() * 1000])
 """

@@ -7,8 +7,7 @@ from scipy import stats
 
 import dpconformal as dpc
 from dpconformal.dirichlet import choose
-from dpconformal.dirichlet.choice import CONCENTRATIONS
-from dpconformal.dirichlet.prequential import crps_terms, distances_to_past, log_terms
+from dpconformal.dirichlet.selection import CONCENTRATIONS, crps_terms, distances_to_past, log_terms
 
 GRID = np.array([0.3, 4.0, 1e3])
 SCORES = np.random.default_rng(0).beta(2, 5, 400)
@@ -149,7 +148,7 @@ def test_bad_input(options, message):
 def test_scores_of_unbounded_priors_wherever_their_mass_is(loc, scale):
     import numpyro.distributions as dist
 
-    from dpconformal.dirichlet.prequential import _half_mean_difference
+    from dpconformal.dirichlet.selection import _half_mean_difference
     from dpconformal.theory import moments
 
     prior = dpc.priors.from_numpyro(dist.Normal(loc, scale))

@@ -17,11 +17,10 @@ from commands import run_command
 from scipy import stats
 
 import dpconformal as dpc
-from dpconformal import demo
-from dpconformal.cli.compare import measured
-from dpconformal.cli.methods import KINDS, Settings, make_learners, make_prior
+from dpconformal.cli import demo
+from dpconformal.cli.compare import measured, record_errors
+from dpconformal.cli.options import KINDS, Settings, make_learners, make_prior
 from dpconformal.cli.pictures import draw_comparison
-from dpconformal.cli.record_errors import record_errors
 from dpconformal.files import Recorded
 
 mpl.use("Agg")

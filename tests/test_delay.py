@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import dpconformal as dpc
 from dpconformal import theory
-from dpconformal.delays import feedback_stream, pending_feedback
+from dpconformal.engine.feedback import feedback_stream, pending_feedback
 from dpconformal.rounds import Rounds
 from dpconformal.theory.delay import late_losses
 
@@ -251,7 +251,7 @@ def test_inside_jit_vmap_and_grad(name):
 
 
 def test_undelayed_programs_are_not_traced_again():
-    from dpconformal.scan import _scan
+    from dpconformal.engine.scan import _scan
 
     learner = dpc.OGD([0.5, 0.9])
     dpc.replay(learner, SCORES[0], [0.5])
@@ -561,7 +561,7 @@ def test_predictions_of_every_kind_at_many_delays():
 
 def test_pages_show_what_was_replayed_late():
     from dpconformal.report.curves import blocks_of, curves_of
-    from dpconformal.report.losses import losses_of
+    from dpconformal.report.series import losses_of
 
     run = dpc.replay(dpc.Exact(), HOLED[0], [0.5], mask=MASK[0], delay=3)
     count = int((~MASK[0]).sum())

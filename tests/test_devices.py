@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpconformal as dpc
-from dpconformal import devices
+from dpconformal.engine import sharding as devices
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from dpconformal.diagnostics import (
     to_datatree,
     uniformity,
 )
-from dpconformal.diagnostics.bands import band_level, simultaneous_coverage
-from dpconformal.diagnostics.windows import window_band
+from dpconformal.diagnostics.coverage import window_band
+from dpconformal.diagnostics.uniformity import band_level, simultaneous_coverage
 from dpconformal.dirichlet import Posterior
-from dpconformal.ranks import arrival_ranks
+from dpconformal.martingales.exchangeability import arrival_ranks
 
 SCORES = np.random.default_rng(0).beta(2, 5, 600)
 LEVELS = [0.5, 0.8, 0.9]

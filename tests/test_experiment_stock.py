@@ -13,10 +13,9 @@ import xarray as xr
 from arch import arch_model
 
 import dpconformal as dpc
-from dpconformal.checkpoints import atomic
-from dpconformal.experiments import garch
-from dpconformal.experiments.garch import garch_scores
-from dpconformal.experiments.prices import read_prices
+from dpconformal.checkpoints import container as atomic
+from dpconformal.experiments import prices as garch
+from dpconformal.experiments.prices import garch_scores, read_prices
 from dpconformal.experiments.stock import LEVELS, plot_stock, stock, tabulate_stock
 
 pytestmark = pytest.mark.xdist_group("experiment_stock")  # one worker, so that what is fitted once is fitted once

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpconformal as dpc
-from dpconformal.groups.tree import as_groups, as_tree, nodes_of
+from dpconformal.compositions.tree import as_groups, as_tree, nodes_of
 from dpconformal.theory import groups as group_bounds
 
 LEVELS = np.array([0.0, 0.1, 0.5, 0.9, 0.99, 1.0])

@@ -9,7 +9,8 @@ from scipy import integrate, stats
 
 import dpconformal as dpc
 from dpconformal import priors
-from dpconformal.theory import densities, moments
+from dpconformal.theory import moments
+from dpconformal.theory import moments as densities
 
 N = 401
 TWINS = {

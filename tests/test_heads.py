@@ -9,8 +9,8 @@ from cases import LEVELS, sequences
 from scipy import stats
 
 import dpconformal as dpc
+from dpconformal.compositions.credible_level import credible_level, credible_levels, exceedance
 from dpconformal.dirichlet import Posterior
-from dpconformal.heads.credible_level import credible_level, credible_levels, exceedance
 
 Dirichlet = dpc.schedules.Dirichlet
 HEADS = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpconformal as dpc
-from dpconformal import memory
+from dpconformal.engine import memory
 
 
 def endless(*shape):

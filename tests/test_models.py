@@ -12,13 +12,11 @@ import pytest
 from scipy import integrate, stats
 
 from dpconformal.diagnostics.mcmc import summary
-from dpconformal.dirichlet.binned import bin_counts, log_likelihood
-from dpconformal.dirichlet.concentration import concentration_posterior
-from dpconformal.dirichlet.concentration_model import ConcentrationModel
+from dpconformal.dirichlet.concentration import ConcentrationModel, concentration_posterior
+from dpconformal.dirichlet.evidence import bin_counts, log_likelihood
 from dpconformal.dirichlet.fit import Fit, fit
-from dpconformal.dirichlet.mixture_model import MixtureModel
+from dpconformal.dirichlet.models import MixtureModel, SticksModel
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.dirichlet.sticks_model import SticksModel
 from dpconformal.priors import Beta, Histogram, Uniform, from_numpyro
 
 pytestmark = pytest.mark.xdist_group("models")  # one worker, so that what is fitted once is fitted once

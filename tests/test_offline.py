@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 import dpconformal as dpc
 from dpconformal.beliefs import kernels
-from dpconformal.engine import arrivals, kernel, pointer_loop, threads
+from dpconformal.engine import kernel, pointer_loop
+from dpconformal.engine import kernel as threads
+from dpconformal.engine import pointer_loop as arrivals
 
 RNG = np.random.default_rng(5)
 SWINGING = dpc.schedules.Custom(lambda t: jnp.where(t % 2 == 0, 0.9, 0.02))  # every pointer jumps every round

@@ -10,11 +10,12 @@ import xarray as xr
 from cases import sequences
 
 import dpconformal as dpc
-from dpconformal.engine import kernel, threads
+from dpconformal.engine import kernel
+from dpconformal.engine import kernel as threads
+from dpconformal.engine.totals import totals_of
 from dpconformal.metrics.loss import best_threshold
 from dpconformal.panel import blocks
 from dpconformal.panel.blocks import METRICS
-from dpconformal.totals import totals_of
 
 LEVELS = np.array([0.0, 0.3, 0.9, 1.0])
 LEARNERS = {

@@ -23,7 +23,7 @@ from distributed import Client, Security
 from test_panel_files import COLUMNS, parquet, table
 
 import dpconformal as dpc
-from dpconformal.cli import cluster as clusters
+from dpconformal.cli import panel as clusters
 from dpconformal.cli import panel as command
 from dpconformal.panel import gathering
 from dpconformal.panel.storing import begin, regions_of, write_regions

@@ -7,7 +7,8 @@ import pytest
 import xarray as xr
 
 import dpconformal as dpc
-from dpconformal.panel import gathering, opening
+from dpconformal.panel import gathering
+from dpconformal.panel import storing as opening
 from dpconformal.panel.gathering import series_of_a_chunk
 
 

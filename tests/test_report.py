@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import dpconformal as dpc
-from dpconformal.report import losses, page, report, series
+from dpconformal.report import page, report, series
+from dpconformal.report import series as losses
 from dpconformal.report.curves import blocks_of, counts_in
-from dpconformal.report.encode import packed_counts, packed_rows, plain, unpacked_counts, unpacked_rows
+from dpconformal.report.series import packed_counts, packed_rows, plain, unpacked_counts, unpacked_rows
 
 ROUNDS, LEVELS = 500, [0.5, 0.9, 0.9555]
 SOME = [0.0, 0.1, 0.5, 0.777, 0.9, 0.9555, 1.0]

@@ -18,12 +18,14 @@ from commands import run_command
 
 import dpconformal as dpc
 from dpconformal.checkpoints.journal import Journal
-from dpconformal.cli import passes, series, tallies, unfinished
-from dpconformal.cli.tallies import order_statistics, tally
+from dpconformal.cli import passes, unfinished
+from dpconformal.cli import passes as series
+from dpconformal.cli import passes as tallies
+from dpconformal.cli.passes import order_statistics, tally
 from dpconformal.files import Recorded, open_scores, spool
 from dpconformal.files import arrays as array_files
-from dpconformal.files import parquet as parquet_files
-from dpconformal.files import tables as text_files
+from dpconformal.files import arrays as parquet_files
+from dpconformal.files import csv as text_files
 
 SCORES = np.random.default_rng(4).beta(2, 5, 400).round(4)
 
@@ -274,7 +276,7 @@ def test_files_read_in_blocks_are_read_the_same(size, monkeypatch, tmp_path):
     frame.to_parquet(tmp_path / "a.parquet", row_group_size=10)
     np.save(tmp_path / "a.npy", frame["score"].to_numpy().reshape(1, -1).repeat(3, 0))
     monkeypatch.setattr(text_files, "BYTES", size)
-    monkeypatch.setattr(parquet_files, "ROWS", size)
+    monkeypatch.setattr(parquet_files, "BATCH_ROWS", size)
     monkeypatch.setattr(array_files, "ROWS", size)
     want = {name: frame["score"][names == name].to_numpy() for name in dict.fromkeys(names)}
     for number, file in enumerate(("a.csv", "a.parquet")):
@@ -299,7 +301,7 @@ def test_files_read_in_blocks_are_read_the_same(size, monkeypatch, tmp_path):
 def test_reading_goes_on_where_it_was(monkeypatch, tmp_path):
     from dpconformal.files import reading
 
-    module = sys.modules["dpconformal.files.spool"]
+    module = sys.modules["dpconformal.files.recorded"]
     assert reading
     pd.DataFrame({"score": SCORES}).to_csv(tmp_path / "scores.csv", index=False)
     monkeypatch.setattr(text_files, "BYTES", 300)
@@ -321,7 +323,7 @@ def test_reading_goes_on_where_it_was(monkeypatch, tmp_path):
 
 
 def test_a_note_without_its_file_is_not_believed(monkeypatch, tmp_path):
-    module = sys.modules["dpconformal.files.spool"]
+    module = sys.modules["dpconformal.files.recorded"]
     pd.DataFrame({"score": SCORES}).to_csv(tmp_path / "scores.csv", index=False)
     module.note(tmp_path / "reading.dpc", "reading", {"where": 100, "rows": 13}, {})
     found = spool(open_scores(tmp_path / "scores.csv"), tmp_path, lambda source, block: None)

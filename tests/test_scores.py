@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import dpconformal as dpc
 from dpconformal import scores
-from dpconformal.scores.edges import widest
+from dpconformal.scores.base import widest
 
 RNG = np.random.default_rng(0)
 T, A, K = 40, 5, 6

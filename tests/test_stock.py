@@ -17,7 +17,7 @@ PRICES = pathlib.Path(__file__).parents[2] / "shared" / "data" / "AMD.csv"
 SCRIPT = """
 import sys
 import numpy as np
-from dpconformal.experiments.garch import garch_scores
+from dpconformal.experiments.prices import garch_scores
 from dpconformal.experiments.prices import read_prices
 prices = read_prices(sys.argv[1], start="2000-01-04", end="2020-12-31")
 np.save(sys.argv[2], garch_scores(prices, progress=False, cache=False))

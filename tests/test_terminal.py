@@ -12,9 +12,9 @@ import pytest
 from commands import run_command
 
 import dpconformal as dpc
-from dpconformal.canvas import LONGEST, as_label
-from dpconformal.tables import Terminal, table
-from dpconformal.visible import visible
+from dpconformal.display import visible
+from dpconformal.display.figures import LONGEST, as_label
+from dpconformal.display.terminal import Terminal, table
 
 mpl.use("Agg")
 ACTS = "\x1b[2J\x1b]0;x\x07\u202e\u2066\x9b1m"  # clear the screen, name the window, ring, write backwards

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 import dpconformal as dpc
 from dpconformal import theory
 from dpconformal.priors import Beta, Histogram, Mixture, TruncatedNormal, Uniform, from_numpyro
-from dpconformal.theory import coverage_line, densities, moments
+from dpconformal.theory import checks as coverage_line
+from dpconformal.theory import moments
+from dpconformal.theory import moments as densities
 
 LEVELS = np.array([0.0, 0.1, 0.5, 0.83, 1.0])
 EDGES = [0.1, 0.15, 0.6]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from commands import run_command
 
-from dpconformal.checkpoints import atomic
-from dpconformal.checkpoints.atomic import write_whole
+from dpconformal.checkpoints import container as atomic
+from dpconformal.checkpoints.container import write_whole
 from dpconformal.checkpoints.journal import Journal
 from dpconformal.cli import passes
 from dpconformal.files.working_folder import WorkingFolder

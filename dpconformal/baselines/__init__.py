@@ -1,12 +1,10 @@
 """Methods to compare with: one copy for each level of their own grid, which has the levels that they answer."""
 
 from dpconformal.baselines.aci import ACI
-from dpconformal.baselines.agaci import AgACI
-from dpconformal.baselines.dtaci import DtACI
+from dpconformal.baselines.dtaci import AgACI, DtACI
 from dpconformal.baselines.mvp import MVP, MultiMVP
-from dpconformal.baselines.ogd import OGD, MultiOGD
+from dpconformal.baselines.ogd import OGD, SFOGD, MultiOGD
 from dpconformal.baselines.pid import PID
 from dpconformal.baselines.saocp import SAOCP
-from dpconformal.baselines.sfogd import SFOGD
 
 __all__ = ["ACI", "MVP", "OGD", "PID", "SAOCP", "SFOGD", "AgACI", "DtACI", "MultiMVP", "MultiOGD"]

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from dpconformal.beliefs.sliding import check_latest
 from dpconformal.beliefs.weights import check_unspoilt
-from dpconformal.beliefs.window import check_latest
-from dpconformal.counting import advance, check_countable, room_to_count
+from dpconformal.engine.states import advance, check_countable, room_to_count
 from dpconformal.learner import State, usable
 from dpconformal.validation import (
     Numbers,

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from dpconformal.baselines.aci import OUTSIDE, check_choice
 from dpconformal.baselines.grid import ContextGridLearner, dtype_of, grid_of, takes_context
-from dpconformal.baselines.window_learner import OUTSIDE, check_choice
-from dpconformal.beliefs.window import check_filled
+from dpconformal.beliefs.sliding import check_filled
 from dpconformal.learner import State
 from dpconformal.pytree import register
 from dpconformal.validation import Scalar, as_numbers, beside, check_within, complain_at, is_traced, places

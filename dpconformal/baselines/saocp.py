@@ -11,12 +11,11 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.grid import GridLearner, check_in_support, check_state, grid_of, initial_of, width_of
-from dpconformal.baselines.ogd import slope
-from dpconformal.baselines.sfogd import scale_free_step
-from dpconformal.counting import MOST
+from dpconformal.baselines.ogd import scale_free_step, slope
+from dpconformal.engine.states import MOST
+from dpconformal.engine.totals import pinball
 from dpconformal.learner import State, rounding
 from dpconformal.pytree import register
-from dpconformal.totals import pinball
 from dpconformal.validation import Numbers, Scalar, check_within, complain_at, is_traced
 
 ORDERS = 31  # powers of two in the number of a round

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.gaps import quantile_in_gap
+from dpconformal.engine.gaps import quantile_in_gap
 from dpconformal.priors.base import Prior
 from dpconformal.validation import Numbers, as_floats, as_levels
 

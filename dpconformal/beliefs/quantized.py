@@ -20,8 +20,8 @@ from dpconformal.beliefs.weights import (
     closes_over_traced,
     weights_of,
 )
-from dpconformal.counting import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.engine.kernel import run_kernel
+from dpconformal.engine.states import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.learner import usable
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register

@@ -9,8 +9,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.counting import MOST, advance, joint_count
-from dpconformal.engine.arrivals import NO_PLACE
+from dpconformal.engine.pointer_loop import NO_PLACE
+from dpconformal.engine.states import MOST, advance, joint_count
 from dpconformal.learner import usable
 from dpconformal.rounds import padded_length
 from dpconformal.validation import Numbers, Scalar, as_score, check_not_batched, complain_at, is_traced

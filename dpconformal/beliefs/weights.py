@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal import schedules
-from dpconformal.counting import rounds_after
+from dpconformal.engine.states import rounds_after
 from dpconformal.priors import Prior
 from dpconformal.validation import check_not_batched, complain_at, is_interval, is_traced, number, whole
 

@@ -1,26 +1,97 @@
-"""Learners, priors and schedules as records that JSON can hold: classes by name, numbers exactly, arrays apart."""
+"""Numbers of a file in the precision of the session: kept exactly, or refused."""
 
 import contextlib
 import dataclasses
+import inspect
 import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from dpconformal import aggregation, baselines, beliefs, groups, heads, priors, rates, schedules
-from dpconformal.checkpoints.distributions import make_distribution, record_distribution
-from dpconformal.checkpoints.precision import as_jax
-from dpconformal.groups.tree import as_tree, size_of
+from dpconformal import baselines, beliefs, compositions, priors, rates, schedules
+from dpconformal.compositions.tree import as_tree, size_of
+
+
+def as_jax(array: np.ndarray, what: str) -> Array:
+    """
+    Hand an array to JAX without changing a number in it.
+
+    Returns: In memory of its own. Without 64-bit JAX 64-bit numbers become 32-bit ones, if each of them is one.
+    """
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+    if dtype != array.dtype:
+        with np.errstate(over="ignore"):
+            narrow = array.astype(dtype)
+        changed = ~((narrow.astype(array.dtype) == array) | (array != array))
+        if changed.any():
+            index = np.unravel_index(int(np.argmax(changed)), changed.shape)
+            where = f"[{', '.join(map(str, index))}]" if index else ""
+            raise ValueError(
+                f"{what}{where} = {array[index]!r} does not fit {dtype}: it was saved with 64-bit JAX; enable it "
+                "before loading, with jax.config.update('jax_enable_x64', True)"
+            )
+        array = narrow
+    return jnp.array(array)
+
+
+_NOT_PARAMETERS = ("self", "validate_args")
+
+
+def record_distribution(distribution: Any, record: Callable[[Any], Any]) -> dict[str, Any]:
+    """Describe a distribution by its class and the arguments of its constructor."""
+    name = type(distribution).__name__
+    if _class(name) is not type(distribution):
+        raise ValueError(f"the distribution {name} is none of NumPyro's own, and a file holds no code: it has no file")
+    given = {key: getattr(distribution, key, None) for key in _parameters(type(distribution))}
+    try:
+        again = type(distribution)(**given)
+        same = jax.tree.structure(again) == jax.tree.structure(distribution) and all(  # type: ignore[operator]
+            map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(distribution))
+        )
+        described = {key: record(value) for key, value in given.items()}
+    except (ValueError, TypeError, AttributeError):
+        same = False
+    if not same:
+        raise ValueError(f"NumPyro's {name} cannot be told by numbers alone: save a Histogram that is close to it")
+    return {"distribution": name, "parameters": described}
+
+
+def make_distribution(name: Any, given: dict[str, Any]) -> Any:
+    """Make a distribution."""
+    found = _class(name)
+    if found is None or set(given) != set(_parameters(found)):
+        raise ValueError(f"NumPyro has no distribution {name!r} with the parameters {', '.join(map(str, given))}")
+    # Shapes first: of a number that is a size, or of parameters that are broadcast, a distribution can be of any size.
+    shapes = jax.eval_shape(lambda parameters: found(**parameters), given)
+    if shapes.batch_shape or shapes.event_shape:
+        raise ValueError(f"{name} with shape {shapes.shape()} is no distribution of one score")
+    return found(**given)
+
+
+def _parameters(kind: type) -> list[str]:
+    return [name for name in inspect.signature(kind.__init__).parameters if name not in _NOT_PARAMETERS]  # type: ignore[misc]
+
+
+def _class(name: Any) -> Any:
+    try:
+        import numpyro.distributions as known
+    except ImportError as error:
+        raise ImportError("this prior needs NumPyro: pip install '.[numpyro]' in a clone of dpconformal") from error
+    found = vars(known).get(name) if isinstance(name, str) else None
+    return found if isinstance(found, type) and issubclass(found, known.Distribution) else None
+
 
 LEARNERS = (
     *(beliefs.Exact, beliefs.Quantized, beliefs.ERM, beliefs.SplitConformal),
     *(beliefs.SlidingERM, beliefs.DiscountedERM, beliefs.NExCP),
     *(baselines.OGD, baselines.SFOGD, baselines.SAOCP, baselines.ACI, baselines.DtACI, baselines.AgACI),
-    *(baselines.PID, baselines.MVP, baselines.MultiOGD, baselines.MultiMVP, heads.Credible, heads.Corrected),
-    *(aggregation.Aggregate, groups.Hierarchical),
+    *(baselines.PID, baselines.MVP, baselines.MultiOGD, baselines.MultiMVP),
+    *(compositions.Credible, compositions.Corrected, compositions.Aggregate, compositions.Hierarchical),
 )
 PRIORS = (
     *(priors.Uniform, priors.Beta, priors.TruncatedNormal, priors.Histogram, priors.Mixture),
@@ -60,7 +131,7 @@ def record(value: Any, arrays: list[np.ndarray]) -> Any:
         return value if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, jax.core.Tracer):
         raise ValueError("the learner is being traced: save it outside jit, vmap and grad")
-    if isinstance(value, groups.Hierarchical):
+    if isinstance(value, compositions.Hierarchical):
         _check_tree(value.tree)
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         arrays.append(np.asarray(value))
@@ -161,10 +232,10 @@ def _instance(kind: Any, given: dict[str, Any]) -> Any:
     if unknown is not None:
         raise ValueError(f"{kind.__name__} has no {unknown}")
     _check_broadcast(given)
-    if kind is groups.Hierarchical:
+    if kind is compositions.Hierarchical:
         _check_tree(given.get("tree"))
     # What a later version adds has a default, or what it was before, so that older files go on being read.
-    if kind is beliefs.Quantized or (kind is groups.Hierarchical and given.get("bins") is not None):
+    if kind is beliefs.Quantized or (kind is compositions.Hierarchical and given.get("bins") is not None):
         given = {"rounding": "nearest", **given}
     values = [given.get(name, field.default) for name, field in fields.items()]
     missing = next((name for name, value in zip(fields, values, strict=True) if value is dataclasses.MISSING), None)

@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dpconformal.checkpoints.atomic import write_whole
-from dpconformal.checkpoints.container import pack, unpack
+from dpconformal.checkpoints.container import pack, unpack, write_whole
 from dpconformal.checkpoints.records import LEARNERS, check_extent, make, record, take
 from dpconformal.checkpoints.states import leaves_of, state_from
 from dpconformal.learner import State

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checkpoints.precision import as_jax
-from dpconformal.delays import Delayed, taken_up
+from dpconformal.checkpoints.records import as_jax
+from dpconformal.engine.feedback import Delayed, taken_up
 from dpconformal.learner import ContextLearner, SizedLearner, State, fresh_state
 from dpconformal.rounds import Rounds
 from dpconformal.validation import is_traced

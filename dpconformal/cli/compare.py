@@ -1,4 +1,4 @@
-"""``dpconformal compare``: learners side by side on recorded scores."""
+"""Standard errors of the measures of a learner on recorded series, as if other such series were recorded."""
 
 import time
 from pathlib import Path
@@ -7,20 +7,66 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from dpconformal.canvas import pyplot
-from dpconformal.checkpoints.progress import note, recall
+import dpconformal as dpc
+from dpconformal.checkpoints.journal import note, recall
 from dpconformal.cli import options
-from dpconformal.cli.methods import make_learners
-from dpconformal.cli.passes import plan, replayed
+from dpconformal.cli.options import make_learners
+from dpconformal.cli.passes import NUMBERS, plan, replay_to_disk, replayed, tally
 from dpconformal.cli.pictures import draw_comparison
-from dpconformal.cli.record_errors import MEASURES, record_errors
-from dpconformal.cli.series import replay_to_disk
-from dpconformal.cli.tallies import tally
 from dpconformal.cli.unfinished import identity, numbers_of, unfinished
-from dpconformal.experiments.progress import track
+from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
+from dpconformal.display.figures import pyplot
+from dpconformal.display.terminal import Terminal, number, table
+from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, staged
-from dpconformal.tables import Terminal, number, table
 from dpconformal.validation import exactly
+
+MEASURES = ("coverage", "loss", "mean_threshold")
+
+
+def record_errors(learner: Any, recorded: Recorded, levels: list[float]) -> dict[str, np.ndarray]:
+    """
+    Replay each series without each of its blocks, and take the variance of the measures from that.
+
+    Returns: For each measure the standard errors of its mean over the series, level by level, and then that of the mean
+    over all levels. NaN if a series has one score only, or if a threshold is infinite. Coverage counts rounds, and its
+    error is at least one of them: a learner that steers it may have the same without any of the blocks.
+    """
+    rows = [(series, kept) for series in recorded.scores if len(series) > 1 for kept in leave_out_blocks(len(series))]
+    longest = max((kept.size for _, kept in rows), default=1)
+    size = max(1, min(len(rows), NUMBERS // (longest * len(levels))))
+    found: dict[str, list[np.ndarray]] = {name: [] for name in MEASURES}
+    for begin in range(0, len(rows), size):
+        part = [np.asarray(series, float)[kept] for series, kept in rows[begin : begin + size]]
+        # Filled up with its last score, and with its last row: one program for all. No threshold before changes.
+        filled = np.stack([np.pad(row, (0, longest - row.size), mode="edge") for row in part])
+        filled = np.pad(filled, ((0, size - len(part)), (0, 0)), mode="edge")
+        run: Any = dpc.replay(learner, filled, levels)
+        thresholds = np.asarray(run.thresholds)
+        for row, own in zip(part, thresholds, strict=False):
+            measured = tally(row, own[: row.size], levels)
+            for name in MEASURES:
+                found[name].append(np.append(measured[name], measured[name].mean()))
+    count = len(recorded.scores)
+    least = {"coverage": 1.0}
+    return {
+        name: np.sqrt(_variance(np.array(values), recorded, len(levels), least.get(name, 0.0))) / count
+        for name, values in found.items()
+    }
+
+
+def _variance(values: np.ndarray, recorded: Recorded, levels: int, least: float) -> np.ndarray:
+    """Add up the variances of the series, taken to be independent; none is below that of ``least`` over its rounds."""
+    total, at = np.zeros(levels + 1), 0
+    for series in recorded.scores:
+        if len(series) < 2:
+            return np.full(levels + 1, np.nan)
+        blocks, kept = leave_out_blocks(len(series)).shape
+        error = jackknife_error(values[at : at + blocks].T, len(series), kept)
+        total = total + np.maximum(error, least / len(series)) ** 2
+        at += blocks
+    return total
+
 
 _ERRORS = 50_000  # rounds of all series, up to which errors are computed unasked: they take 20 to 40 more replays
 _LONG = 10.0  # seconds: what takes longer is not run again for the time without compiling

@@ -7,14 +7,14 @@ import numpy as np
 import typer
 
 import dpconformal as dpc
-from dpconformal.canvas import pyplot
 from dpconformal.cli import options
-from dpconformal.cli.methods import make_learners
-from dpconformal.cli.series import replay_series
+from dpconformal.cli.options import make_learners
+from dpconformal.cli.passes import replay_series
 from dpconformal.diagnostics.dependence import ljung_box
-from dpconformal.experiments.progress import track
+from dpconformal.display.figures import pyplot
+from dpconformal.display.terminal import Terminal, table
+from dpconformal.experiments.runs import track
 from dpconformal.files import staged
-from dpconformal.tables import Terminal, table
 from dpconformal.validation import exactly
 
 _LAGS = 10

@@ -9,8 +9,8 @@ import typer
 from dpconformal import experiments
 from dpconformal.cli import options
 from dpconformal.cli.unfinished import unfinished
+from dpconformal.display.terminal import Terminal, number, table
 from dpconformal.files import staged
-from dpconformal.tables import Terminal, number, table
 
 experiment = typer.Typer(
     help="Run one of the paper's experiments, or of ours; write picture, data and table.", no_args_is_help=True

@@ -13,9 +13,9 @@ from dpconformal.cli.diagnose import diagnose
 from dpconformal.cli.experiment import experiment
 from dpconformal.cli.panel import panel
 from dpconformal.cli.replay import replay
-from dpconformal.cli.stopping import stopped_at_once
-from dpconformal.tables import Terminal
-from dpconformal.visible import visible
+from dpconformal.cli.unfinished import stopped_at_once
+from dpconformal.display import visible
+from dpconformal.display.terminal import Terminal
 
 
 @contextlib.contextmanager

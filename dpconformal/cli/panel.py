@@ -1,25 +1,113 @@
-"""``dpconformal panel``: thresholds for thousands to millions of series, on the cores of one machine or of many."""
+"""Who works on a panel: threads of this process, processes of this machine, or a cluster that exists."""
 
 import contextlib
 import secrets
 import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import dpconformal as dpc
-from dpconformal.checkpoints.atomic import write_whole
+from dpconformal.checkpoints.container import write_whole
 from dpconformal.cli import options
-from dpconformal.cli.cluster import cluster
-from dpconformal.cli.methods import make_learners
+from dpconformal.cli.options import make_learners
 from dpconformal.cli.unfinished import numbers_of, unfinished
-from dpconformal.experiments.progress import track
-from dpconformal.panel.arrays import open_arrays
-from dpconformal.panel.opening import counts_of, described, dimension_of_time, in_chunks, is_long, open_panel
-from dpconformal.panel.storing import begin, check_free, regions_of, save_panel, write_regions
-from dpconformal.tables import Terminal, number, table
+from dpconformal.display.terminal import Terminal, number, table
+from dpconformal.engine.kernel import cores
+from dpconformal.experiments.runs import track
+from dpconformal.panel.layouts import open_arrays
+from dpconformal.panel.storing import (
+    begin,
+    check_free,
+    counts_of,
+    described,
+    dimension_of_time,
+    in_chunks,
+    is_long,
+    open_panel,
+    regions_of,
+    save_panel,
+    write_regions,
+)
 from dpconformal.validation import exactly
+
+SECONDS = 20  # to wait for a scheduler, and for its first worker
+# Whoever reaches a port of Dask's can run code here. Between processes it asks for a certificate that is made for the
+# run and is in no file; its pages, which ask for none, are left out.
+PRIVATE = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    # Dask has workers give memory back to the system at once, and ask for it again for the next chunk: a third slower.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**30,
+}
+
+
+@contextlib.contextmanager
+def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
+    """
+    Have Dask work in threads of this process, or connect to a cluster, or start one of processes on this machine.
+
+    Returns: The connection; None: threads, as many as cores, and no port. What was started is stopped in the end.
+    """
+    try:
+        import dask
+        from distributed import Client
+    except ImportError as error:
+        raise ImportError("panels need Dask: pip install '.[panel]' in a clone of dpconformal") from error
+    if scheduler is not None and workers is not None:
+        raise ValueError(f"--workers {workers} means nothing beside --scheduler {scheduler}: leave one out")
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers {workers}: at least 1")
+    if scheduler is not None:
+        try:
+            client = Client(scheduler, timeout=SECONDS, set_as_default=True)
+            client.wait_for_workers(1, timeout=SECONDS)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"--scheduler {scheduler}: no scheduler with a worker answers within {SECONDS} s ({error or 'timeout'})"
+            ) from None
+        with client:
+            yield client
+    elif workers is None:
+        with ThreadPoolExecutor(cores()) as pool, dask.config.set(scheduler="threads", pool=pool):
+            yield None
+    else:
+        with processes(workers) as own, Client(own) as client:
+            yield client
+
+
+@contextlib.contextmanager
+def processes(workers: int) -> Iterator[Any]:
+    """Start a cluster of processes on this machine, which lets in nobody but its own clients."""
+    import dask
+    from distributed import LocalCluster, Security
+
+    try:
+        security = Security.temporary()
+    except ImportError as error:
+        raise ImportError(
+            "--workers needs the package cryptography: pip install '.[panel]' in a clone of dpconformal"
+        ) from error
+    with (
+        dask.config.set(PRIVATE),
+        tempfile.TemporaryDirectory() as folder,  # of this user alone: what workers spill to it, they unpickle
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,  # a task keeps one core busy
+            host="127.0.0.1",
+            security=security,
+            local_directory=folder,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=50,
+        ) as own,
+    ):
+        yield own
+
 
 _CHUNK = 2**23  # thresholds of a chunk, about: 64 MB
 

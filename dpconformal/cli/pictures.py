@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpconformal as dpc
-from dpconformal.canvas import COLOURS, FAINT, INK, as_label, panels
+from dpconformal.display.figures import COLOURS, FAINT, INK, as_label, panels
 from dpconformal.files import Recorded
 from dpconformal.validation import exactly
 

@@ -1,20 +1,15 @@
 """Is the coverage right? Diagnostics of runs, posteriors and fits, with ArviZ."""
 
-from dpconformal.diagnostics.arviz_pictures import plot_ecdf_pit
-from dpconformal.diagnostics.bands import ecdf_band
-from dpconformal.diagnostics.calibration import credible_pits, interval_coverage
 from dpconformal.diagnostics.compare import compare
 from dpconformal.diagnostics.coverage import coverage_curve, rolling_band
 from dpconformal.diagnostics.datatree import from_datatree, to_datatree
 from dpconformal.diagnostics.dependence import miss_dependence
-from dpconformal.diagnostics.martingale_picture import plot_martingale
-from dpconformal.diagnostics.mcmc import summary
-from dpconformal.diagnostics.pictures import plot_coverage, plot_rolling, plot_uniformity
-from dpconformal.diagnostics.posterior_picture import plot_posterior
-from dpconformal.diagnostics.sbc import Sbc, sbc
-from dpconformal.diagnostics.study_pictures import plot_calibration, plot_compare, plot_sbc
-from dpconformal.diagnostics.uniformity import Uniformity, randomised_pit, uniformity
-from dpconformal.ranks import smoothed_ranks
+from dpconformal.diagnostics.mcmc import plot_ecdf_pit, summary
+from dpconformal.diagnostics.pictures import plot_coverage, plot_martingale, plot_rolling, plot_uniformity
+from dpconformal.diagnostics.studies import Sbc, credible_pits, interval_coverage, sbc
+from dpconformal.diagnostics.study_pictures import plot_calibration, plot_compare, plot_posterior, plot_sbc
+from dpconformal.diagnostics.uniformity import Uniformity, ecdf_band, randomised_pit, uniformity
+from dpconformal.martingales.exchangeability import smoothed_ranks
 
 __all__ = [
     "Sbc",

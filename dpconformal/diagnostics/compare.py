@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.diagnostics.jackknife import jackknife_error, leave_out_blocks
+from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
+from dpconformal.engine.totals import totals_of
 from dpconformal.learner import BeliefLearner
 from dpconformal.replay import replay
-from dpconformal.totals import totals_of
 from dpconformal.validation import Numbers, as_levels, as_numbers, whole
 
 if TYPE_CHECKING:

@@ -1,16 +1,25 @@
-"""Runs, draws and fits as ArviZ keeps them: one tree of labelled arrays, which can be stored."""
+"""ArviZ on demand, by its parts: the one place that imports them."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.diagnostics.backend import arviz
 from dpconformal.dirichlet.fit import Fit
 from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, Summary
 from dpconformal.validation import Numbers
+
+
+def arviz(part: str) -> Any:
+    """Import a part of ArviZ."""
+    try:
+        return importlib.import_module(f"arviz_{part}")
+    except ImportError as error:
+        raise ImportError(f"this needs arviz_{part}: pip install '.[arviz]' in a clone of dpconformal") from error
+
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -1,14 +1,111 @@
-"""Are these numbers uniform? Ranks, PITs and posterior probabilities are, where the model is right."""
+"""How far the share of uniform numbers below a point may be from the point, at many points at once."""
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from scipy import special
 
 from dpconformal import metrics
-from dpconformal.diagnostics.bands import ecdf_band
 from dpconformal.replay import Replay
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, whole
+from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number, whole
+
+_LARGEST = 100_000  # beyond this many numbers the level is that of so many
+
+
+def ecdf_band(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    Compute a band that holds the whole ECDF of iid uniform numbers with a given probability.
+
+    At each grid point the band is the binomial interval of one common level, as in Säilynoja, Bürkner and Vehtari
+    (2022); :func:`band_level` finds the level.
+
+    Parameters
+    ----------
+    count : int
+        N, how many numbers.
+    prob : float
+        Probability in (0, 1) that the ECDF is inside at all grid points.
+    points : int
+        K grid points k/(K + 1), between 0 and 1.
+
+    Returns
+    -------
+    tuple of ndarray, shape (K,)
+        Grid, lower and upper end, as shares of N; both ends belong to the band.
+
+    Examples
+    --------
+    >>> grid, low, high = ecdf_band(100, prob=0.9, points=3)
+    >>> grid, low, high
+    (array([0.25, 0.5 , 0.75]), array([0.17, 0.4 , 0.66]), array([0.34, 0.6 , 0.83]))
+    """
+    count, points = whole("count", count, 1), whole("points", points, 1)
+    grid = np.arange(1, points + 1) / (points + 1)
+    low, high = _interval(count, grid, band_level(count, prob, points)[0])
+    return grid, low / count, high / count
+
+
+def band_level(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[float, float]:
+    """
+    Find the level of the binomial intervals that together hold the ECDF with a given probability.
+
+    Exact up to 100,000 numbers. For more the level of 100,000 is used: by then the counts are so nearly continuous that
+    the level is all but that of the Brownian bridge, to which the ECDF tends. From 50,000 numbers to 100,000 the
+    probability of the same level changes by less than 0.001.
+
+    Returns: One minus the probability of each interval, the largest that will do; and the probability that all of them
+    hold together (for at most 100,000 numbers), which exceeds ``prob`` by what counts in whole numbers leave over.
+    """
+    prob = float(number("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
+    return _level(min(whole("count", count, 1), _LARGEST), prob, whole("points", points, 1))
+
+
+@functools.lru_cache(maxsize=256)
+def _level(count: int, prob: float, points: int) -> tuple[float, float]:
+    grid = np.arange(1, points + 1) / (points + 1)
+    small, large = (1 - prob) / points, 1.0  # Bonferroni's level is small enough
+    for _ in range(30):
+        middle = np.sqrt(small * large)
+        inside = simultaneous_coverage(count, *_interval(count, grid, middle))
+        small, large = (middle, large) if inside >= prob else (small, middle)
+    return float(small), simultaneous_coverage(count, *_interval(count, grid, small))
+
+
+def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> float:
+    """
+    Compute the probability that the counts of iid uniform numbers stay within limits at equally spaced points.
+
+    The counts of N numbers in the cells between the points are independent Poisson counts, given that these add up to
+    N. So the count moves from point to point by a convolution, and what leaves the limits is dropped on the way.
+    """
+    mean = count / (low.size + 1)
+    cells = np.arange(count + 1)
+    step = _poisson(cells, mean)
+    used = np.flatnonzero(step > 1e-18)
+    begin, step = int(used[0]), step[used[0] : used[-1] + 1]
+    alive, floor = np.ones(1), 0
+    for k in range(low.size + 1):
+        alive, floor = np.convolve(alive, step), floor + begin
+        least, most = (int(low[k]), int(high[k])) if k < low.size else (count, count)
+        kept = np.zeros(max(most - least + 1, 0))
+        start, stop = max(least, floor), min(most, floor + alive.size - 1)
+        if stop >= start:
+            kept[start - least : stop - least + 1] = alive[start - floor : stop - floor + 1]
+        alive, floor = kept, least
+    return float(min(alive.sum() / _poisson(np.array(count), float(count)), 1.0))
+
+
+def _poisson(k: np.ndarray, mean: float) -> Any:
+    return np.exp(special.xlogy(k, mean) - mean - special.gammaln(k + 1.0))
+
+
+def _interval(count: int, grid: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    from scipy import stats
+
+    low, high = (stats.binom.ppf(tail, count, grid).astype(int) for tail in (level / 2, 1 - level / 2))
+    return low, high
 
 
 class Uniformity(NamedTuple):

@@ -1,15 +1,13 @@
 """The Dirichlet process behind the belief: posteriors in closed form, samples, models, choices."""
 
-from dpconformal.dirichlet.choice import Choice, choose
-from dpconformal.dirichlet.concentration import ConcentrationPosterior, concentration_posterior
-from dpconformal.dirichlet.concentration_model import ConcentrationModel
+from dpconformal.dirichlet.concentration import ConcentrationModel, ConcentrationPosterior, concentration_posterior
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.fit import Fit, fit
-from dpconformal.dirichlet.mixture_model import MixtureModel
+from dpconformal.dirichlet.models import MixtureModel, SticksModel
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.dirichlet.sizes import truncation
-from dpconformal.dirichlet.sticks_model import SticksModel
-from dpconformal.dirichlet.urn import future_scores
+from dpconformal.dirichlet.samplers import future_scores
+from dpconformal.dirichlet.selection import Choice, choose
+from dpconformal.dirichlet.stick_breaking import truncation
 
 __all__ = [
     "Choice",

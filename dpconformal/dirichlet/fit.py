@@ -36,7 +36,7 @@ class Fit(NamedTuple):
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from dpconformal.dirichlet.concentration_model import ConcentrationModel
+    >>> from dpconformal.dirichlet.concentration import ConcentrationModel
     >>> model = ConcentrationModel(counts=[3, 1], masses=[0.5, 0.5])
     >>> two = Fit(model, {"concentration": jnp.array([[4.0, 12.0]])}, {})
     >>> two.cdf(0.5), two.predictive_cdf(0.5)
@@ -127,7 +127,7 @@ def fit(
     Examples
     --------
     >>> import jax
-    >>> from dpconformal.dirichlet.mixture_model import MixtureModel
+    >>> from dpconformal.dirichlet.models import MixtureModel
     >>> found = fit(MixtureModel([0.2, 0.3, 0.9]), jax.random.key(0))  # doctest: +SKIP
     >>> found.threshold([0.5, 0.9])  # doctest: +SKIP
     """

@@ -11,11 +11,11 @@ from jaxtyping import Array
 from dpconformal.beliefs import Belief, Exact, Quantized
 from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_rounding
 from dpconformal.beliefs.weights import check_prior, check_unspoilt
+from dpconformal.compositions.credible_level import credible_level, exceedance
+from dpconformal.compositions.heads import lifted
 from dpconformal.dirichlet.backend import numpyro_distributions
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.evidence import beta_shapes, mean_belief, mean_cdf, mean_quantile, spoilt_if_bad
-from dpconformal.heads.credible_level import credible_level, exceedance
-from dpconformal.heads.head import lifted
 from dpconformal.priors import Prior
 from dpconformal.pytree import register
 from dpconformal.schedules import Dirichlet

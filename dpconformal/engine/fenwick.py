@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from dpconformal.engine.arrivals import NO_PLACE, Arrivals, decay_in_place
-from dpconformal.engine.pointer_loop import Walk, put, take
-from dpconformal.gaps import cdf_of_many, quantiles_in_gaps
+from dpconformal.engine.gaps import cdf_of_many, quantiles_in_gaps
+from dpconformal.engine.pointer_loop import NO_PLACE, Arrivals, Walk, decay_in_place, put, take
 
 STRIDE = 2  # halvings in one pass of the loop: fewer passes, and a body that is still small enough to be native
 

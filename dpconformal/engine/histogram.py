@@ -6,9 +6,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from dpconformal.engine.arrivals import decay_in_place
-from dpconformal.engine.pointer_loop import Walk, put, take
-from dpconformal.gaps import cdf_of_many, in_order, quantiles_in_gaps
+from dpconformal.engine.gaps import cdf_of_many, in_order, quantiles_in_gaps
+from dpconformal.engine.pointer_loop import Walk, decay_in_place, put, take
 
 
 def bin_walk(
@@ -23,7 +22,7 @@ def bin_walk(
     A pointer is (bin, mass of the bins below it) at the first bin at whose atom the cdf reaches the level. With a
     discount β a round moves a share 1 - β of the mass, and the pointer by about that share of the bins.
 
-    Returns: Over rows :class:`dpconformal.engine.arrivals.Arrivals`: bins are places, and K stands for no score.
+    Returns: Over rows :class:`dpconformal.engine.pointer_loop.Arrivals`: bins are places, and K stands for no score.
     """
     dtype, count = atoms.dtype, levels.shape[-1]
     low, high = (jnp.asarray(end, dtype) for end in prior.support)

@@ -1,12 +1,13 @@
-"""
-A belief's kernel in native loops: on every core for a long sequence or a batch, or inside ``jit``, ``vmap``, ``grad``.
+"""All cores at work: XLA runs one sequential loop per call, so several calls run in threads."""
 
-The belief offers its loops over one sequence as a :class:`NativeKernel`; what is around them is here, and the same for
-every belief. Every round has a flag that says whether it is observed: padding and missing scores are one thing.
-"""
-
+import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -16,13 +17,91 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
-from dpconformal.engine.arrivals import epoch_for
-from dpconformal.engine.threads import aligned, blocks_of_sequences, cores, in_threads, take_block
+from dpconformal.engine.pointer_loop import epoch_for
+from dpconformal.engine.scan import drive, thresholds
+from dpconformal.engine.totals import joined
 from dpconformal.learner import State, usable
 from dpconformal.rounds import BLOCK, Rounds, padded_length
-from dpconformal.scan import drive, thresholds
-from dpconformal.totals import joined
 from dpconformal.validation import is_traced
+
+ALIGNMENT = 64  # bytes: what XLA asks of memory that it is to use as it is
+BYTES = 2**24  # results of a block of sequences, at most
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def on_one_core() -> Iterator[None]:
+    """Leave the other cores alone, for a task of a scheduler that keeps them busy with other tasks."""
+    before = getattr(_local, "one", False)
+    _local.one = True
+    try:
+        yield
+    finally:
+        _local.one = before
+
+
+def cores() -> int:
+    """Count the cores this thread may keep busy: all that the process has, or the one of :func:`on_one_core`."""
+    if getattr(_local, "one", False):
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_threads(tasks: Iterable[Callable[[], Any]]) -> list[Any]:
+    """Run tasks side by side, one per core at a time."""
+    wide = bool(jax.config.read("jax_enable_x64"))  # may hold for this thread only
+
+    def run(task: Callable[[], Any]) -> Any:
+        with jax.enable_x64(wide):
+            return task()
+
+    results: list[Any] = []
+    waiting: deque[Future[Any]] = deque()
+    tasks = iter(tasks)
+    ahead = list(itertools.islice(tasks, 2))
+    if len(ahead) == 1:
+        return [ahead[0]()]
+    if cores() == 1:
+        return [task() for task in itertools.chain(ahead, tasks)]
+    with ThreadPoolExecutor(cores()) as pool:
+        for task in itertools.chain(ahead, tasks):
+            waiting.append(pool.submit(run, task))
+            if len(waiting) > cores():  # what the tasks to come need is made when their turn comes
+                results.append(waiting.popleft().result())
+        return results + [future.result() for future in waiting]
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Allocate an array that JAX can take over without a copy."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def blocks_of_sequences(count: int, bytes_each: int) -> list[slice]:
+    """Divide a batch into blocks of one size, enough of them for every core, small enough for memory."""
+    parts = -(-count * bytes_each // BYTES)
+    parts = min(-(-max(parts, 1) // cores()) * cores(), count)  # as many for each core
+    size = max(-(-count // max(parts, 1)), 1)
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def take_block(tree: Any, block: slice) -> Any:
+    """
+    Take a block of sequences out of a batch on the host.
+
+    ``block``: Which; where it reaches beyond the end, the last sequence is repeated, so that all blocks have one shape.
+    """
+
+    def cut(leaf: Any) -> np.ndarray:
+        piece = np.asarray(leaf)[block]
+        missing = block.stop - block.start - piece.shape[0]
+        return np.concatenate([piece, np.repeat(piece[-1:], missing, axis=0)]) if missing else piece
+
+    return jax.tree.map(cut, tree)
 
 
 class Segment(NamedTuple):
@@ -59,7 +138,7 @@ class NativeKernel(NamedTuple):
     run : callable
         ``(learner, begin, placed, counts (T + 1,), rounds, keep, epoch) -> (thresholds or totals, state)`` for one
         sequence inside ``jit``; ``counts`` are the scores seen before each round and after the last. The epoch is None
-        where the learner is traced, see :func:`dpconformal.engine.arrivals.arrivals_by_round`.
+        where the learner is traced, see :func:`dpconformal.engine.pointer_loop.arrivals_by_round`.
     segments : callable
         ``(learner, begin, placed, rounds, keep) -> iterator of Segment`` for one sequence on the host: work for
         several cores.

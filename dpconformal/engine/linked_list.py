@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from dpconformal.engine.gaps import cdf_of_many, quantiles_in_gaps
 from dpconformal.engine.pointer_loop import Walk, put, take
-from dpconformal.gaps import cdf_of_many, quantiles_in_gaps
 
 
 class LinkedList(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from dpconformal.beliefs import ERM, Exact, SplitConformal
-from dpconformal.canvas import COLOURS, INK, panels
+from dpconformal.display.figures import COLOURS, INK, panels
 from dpconformal.experiments.runs import as_run, certified, over_seeds, run_batches, tabulate_seeds
 from dpconformal.priors import Beta, Histogram, Uniform
 from dpconformal.replay import replay

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpconformal.beliefs import ERM, Exact
-from dpconformal.canvas import FAINT, OURS, panels
+from dpconformal.display.figures import FAINT, OURS, panels
 from dpconformal.experiments.runs import as_run, certified, replay_step, run_steps
 from dpconformal.metrics import regret
 from dpconformal.priors import Histogram, Uniform

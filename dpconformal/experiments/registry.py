@@ -138,7 +138,7 @@ def save(data: "xr.Dataset", folder: str | os.PathLike[str]) -> list[Path]:
     ValueError
         If a file cannot be written.
     """
-    from dpconformal.canvas import pyplot
+    from dpconformal.display.figures import pyplot
 
     name = data.attrs["experiment"]
     files = [writable(folder) / f"{name}.{end}" for end in ("png", "nc", "csv", "txt")]

@@ -1,7 +1,7 @@
-"""Runs of an experiment: step by step with a progress bar and a checkpoint, over many seeds, and certified."""
+"""Progress bars for work that takes more than a moment."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checkpoints.journal import Journal
-from dpconformal.experiments.progress import track
 from dpconformal.replay import Replay, replay
 from dpconformal.theory import certify
+
+
+def track(steps: Iterable[Any], what: str, show: bool = True) -> Iterator[Any]:
+    """
+    Go through steps with a progress bar on the terminal's error stream.
+
+    ``show``: Whether to show a bar; there is none without rich, or where the output is no terminal.
+    """
+    try:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from dpconformal.display.terminal import Terminal
+    except ImportError:
+        show = False
+    if not show or not (console := Terminal(stderr=True)).is_terminal:
+        yield from steps
+        return
+    if isinstance(steps, Sized) and len(steps) == 1:  # a bar would stand still
+        with console.status(what):
+            yield from steps
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield from bar.track(steps, total=len(steps) if isinstance(steps, Sized) else None, description=what)
+
 
 if TYPE_CHECKING:
     import pandas as pd

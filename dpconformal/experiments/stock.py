@@ -8,9 +8,8 @@ import numpy as np
 
 from dpconformal.baselines import ACI, MVP
 from dpconformal.beliefs import ERM, Quantized
-from dpconformal.canvas import COLOURS, FAINT, as_label, panels
-from dpconformal.experiments.garch import garch_scores
-from dpconformal.experiments.prices import BUNDLED, read_prices
+from dpconformal.display.figures import COLOURS, FAINT, as_label, panels
+from dpconformal.experiments.prices import BUNDLED, garch_scores, read_prices
 from dpconformal.experiments.runs import as_run, certified, replay_seeds
 from dpconformal.metrics import coverage, quantile_loss
 from dpconformal.replay import Replay, replay
@@ -59,7 +58,7 @@ def stock(
     progress : bool
         Whether to show a progress bar.
     cache : path or False, optional
-        Folder for scores, see :func:`dpconformal.experiments.garch.garch_scores`.
+        Folder for scores, see :func:`dpconformal.experiments.prices.garch_scores`.
     checkpoint : path, optional
         Folder in which finished steps are kept: called again with it, an interrupted experiment goes on.
 

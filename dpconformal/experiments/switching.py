@@ -7,7 +7,7 @@ import numpy as np
 
 from dpconformal.baselines import MVP, OGD
 from dpconformal.beliefs import ERM, Exact, Quantized
-from dpconformal.canvas import COLOURS, FAINT, panels
+from dpconformal.display.figures import COLOURS, FAINT, panels
 from dpconformal.experiments.runs import as_run, certified, replay_seeds, replay_step, run_steps
 from dpconformal.metrics import regret
 from dpconformal.streams import alternating

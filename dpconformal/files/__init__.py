@@ -1,8 +1,7 @@
 """Scores from files, results to files."""
 
 from dpconformal.files.reading import open_scores, read_scores
-from dpconformal.files.recorded import Recorded
-from dpconformal.files.spool import spool
-from dpconformal.files.staging import staged
+from dpconformal.files.recorded import Recorded, spool
+from dpconformal.files.working_folder import staged
 
 __all__ = ["Recorded", "open_scores", "read_scores", "spool", "staged"]

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dpconformal.files.arrays import array_source
-from dpconformal.files.parquet import parquet_source
+from dpconformal.files.arrays import array_source, parquet_source
+from dpconformal.files.csv import Text, text_source
 from dpconformal.files.recorded import Recorded, gather
 from dpconformal.files.source import Block, Source
-from dpconformal.files.tables import text_source
-from dpconformal.files.text import Text
 
 
 def open_scores(

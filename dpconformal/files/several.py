@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.files.columns import arrow
-from dpconformal.files.source import Block, Source
+from dpconformal.files.source import Block, Source, arrow
 
 MOST = 2**13  # values of a column that are kept, or twice as many; one with more is no key, or shows it by then
 _TIME_NAMES = {"time", "t", "timestamp", "datetime", "date", "ds", "round", "step"}  # also where they hold numbers

@@ -1,5 +1,6 @@
-"""Where scores come from, a block at a time: memory is that of a block, however long the file is."""
+"""Where scores come from, a block at a time; which column holds them, and what is said when that cannot be told."""
 
+import difflib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -45,3 +46,72 @@ class Source(NamedTuple):
             f"{self.name}, {self.place(block.row + int(outside[0]))}, {self.column}: score {value:g} lies outside "
             f"[{low:g}, {high:g}]{others}; {remedy}"
         )
+
+
+_LISTED = 20  # columns in an error
+_COMPARED = 1000  # columns up to which a similar name is looked for, which takes a while
+
+
+def choose_columns(source: str, names: list[str], column: str | None, batch: str | None) -> tuple[str, str | None]:
+    """
+    Find the columns of the scores and of the series.
+
+    Returns: The column of the scores, and that of the series or None.
+    """
+    series = None if batch is None else _named(source, names, batch, "--batch")
+    score = _scores(source, names, batch) if column is None else _named(source, names, column, "--column")
+    if score == series:
+        raise ValueError(f"--batch {batch} is the column of the scores: name another, or leave it out")
+    return score, series
+
+
+def _scores(source: str, names: list[str], batch: str | None) -> str:
+    others = [name for name in names if name != batch]
+    if not others:
+        raise ValueError(f"--batch {batch} is the only column of {source}: the scores need one of their own")
+    called = [name for name in others if name.strip().lower() in ("score", "scores")]
+    for candidates in (others, called):
+        if len(candidates) == 1:
+            return candidates[0]
+    raise ValueError(f"{source} has the columns {_listed(names)}: say which holds the scores with --column NAME")
+
+
+def _named(source: str, names: list[str], wanted: str, option: str) -> str:
+    if wanted in names:
+        return wanted
+    close = difflib.get_close_matches(wanted, names, 1) if len(names) <= _COMPARED else []
+    hint = f"did you mean {close[0]}?" if close else f"it has {_listed(names)}"
+    raise ValueError(f"{option} {wanted}: {source} has no such column; {hint}")
+
+
+def _listed(names: list[str]) -> str:
+    """List columns, the first of many."""
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def check_finite(source: str, column: str, values: np.ndarray, place: Callable[[int], str], row: int = 0) -> None:
+    """Refuse what is no score."""
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        more = f" ({bad.size - 1:,} more like it)" if bad.size > 1 else ""
+        raise ValueError(
+            f"{source}, {place(row + int(bad[0]))}, {column}: {values[bad[0]]} is no score{more}; "
+            "drop the round or fill it in on purpose"
+        )
+
+
+def row_place(row: int) -> str:
+    """Say where a row is in a file that has rows only."""
+    return f"row {row + 1:,}"
+
+
+def arrow() -> Any:
+    """Import Arrow, which reads and writes tables."""
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("tables of scores need pyarrow: pip install '.[cli]' in a clone of dpconformal") from error
+    return pyarrow

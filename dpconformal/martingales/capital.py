@@ -1,5 +1,6 @@
 """What all martingales have in common: capital spread over bets, some of which jumps to other bets in each round."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -9,7 +10,8 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from dpconformal.learner import State
-from dpconformal.validation import Numbers, as_levels, check_not_batched
+from dpconformal.pytree import register
+from dpconformal.validation import Numbers, Scalar, as_levels, check_not_batched, is_traced, number, places
 
 
 class Capital(NamedTuple):
@@ -141,3 +143,215 @@ def _observed(martingale: Any, state: Capital, p: Float[Array, ""]) -> Capital:
     log_capitals = state.log_capitals + step
     rests = jnp.where(jnp.isneginf(state.log_capitals), 0, step - (log_capitals - state.log_capitals))
     return Capital(log_capitals, rests, paid / growth[:, None])
+
+
+class _HalfBets(Bets):
+    """Bets that pay between ½ and 1½: on high and on low numbers, on outer and on inner ones, and on nothing."""
+
+    spread: bool
+
+    def weights(self, dtype: Any) -> Float[Array, " J"]:
+        """Return equal shares."""
+        jumps = self.jumps(dtype)
+        return jnp.full_like(jumps, 1 / jumps.shape[0])
+
+    def division(self, dtype: Any) -> Float[Array, " K"]:
+        """Return equal shares."""
+        count = 5 if self.spread else 3
+        return jnp.full(count, 1 / count, dtype)
+
+    def bets(self, p: Float[Array, ""]) -> Float[Array, "#J K"]:
+        """Return 1 + ε(p − ½) for ε = 0, 1, −1, and the same for abs(2p − 1), which is uniform if p is."""
+        high, outer = p - 0.5, jnp.abs(2 * p - 1) - 0.5
+        return 1 + jnp.stack([0 * p, high, -high, *([outer, -outer] if self.spread else [])])[None]
+
+
+@register(static=("spread",))
+@dataclass(frozen=True)
+class SimpleJumper(_HalfBets):
+    """
+    The simple jumper of Vovk: a third of the capital bets on each of 1, 1 + (p − ½) and 1 − (p − ½).
+
+    Before each round a share of the capital is divided evenly among the bets anew, so that what pays now need not have
+    paid before.
+
+    Parameters
+    ----------
+    rate : float
+        That share, in (0, 1]. About one over the rounds for which a bet keeps paying.
+    spread : bool
+        Whether to bet on abs(2p − 1) as well: a change of spread that leaves the middle where it was moves p outwards
+        on both sides, and the first three bets do not see it.
+
+    References
+    ----------
+    Vovk, Petej, Nouretdinov, Ahlberg, Carlsson and Gammerman (2021), Retrain or not retrain: conformal test martingales
+    for change-point detection. Vovk, Gammerman and Shafer (2022), Algorithmic learning in a random world, 2nd edition.
+
+    Examples
+    --------
+    >>> jumper = SimpleJumper()
+    >>> state = jumper.init()
+    >>> for p in (0.9, 0.8, 0.95):
+    ...     state = jumper.observe(state, p)
+    >>> f"{state.log_capital:.3f}"
+    '0.251'
+    """
+
+    rate: Scalar = 0.01
+    spread: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", number("SimpleJumper.rate", self.rate, 0.0, 1.0, open_low=True))
+        _check_flag("SimpleJumper.spread", self.spread)
+
+    def jumps(self, dtype: Any) -> Float[Array, " J"]:
+        """Return the one rate."""
+        return _rates([self.rate], dtype)
+
+
+@register(static=("spread",))
+@dataclass(frozen=True)
+class Composite(_HalfBets):
+    """
+    The mean of simple jumpers of several rates, which need not be chosen.
+
+    It owns at least a J-th of what the best of its J jumpers owns. A jumper of rate 1 bets nothing, so with it the
+    capital never falls below 1/J.
+
+    Parameters
+    ----------
+    rates : sequence of float, shape (J,)
+        The rates, each in (0, 1].
+    spread : bool
+        Whether to bet on abs(2p − 1) as well, see :class:`SimpleJumper`. By default it does: a shift is seen 5 to 15 %
+        later, a change of spread is seen at all.
+
+    References
+    ----------
+    As for :class:`SimpleJumper`. Hallberg Szabadváry (2026), Betting on moments: Legendre jumper martingales for online
+    exchangeability testing, has bets on further moments.
+
+    Examples
+    --------
+    >>> from dpconformal.martingales import run
+    >>> path = run(Composite(), [0.1, 0.9, 0.05, 0.92])
+    >>> [f"{x:.2f}" for x in path.log_capital]
+    ['0.00', '-0.02', '0.05', '0.10']
+    """
+
+    rates: Any = (1.0, 0.1, 0.01, 0.001)
+    spread: bool = True
+
+    def __post_init__(self) -> None:
+        named = ((f"Composite.rates[{i}]", rate) for i, rate in enumerate(_several(self.rates)))
+        object.__setattr__(self, "rates", tuple(number(name, rate, 0.0, 1.0, open_low=True) for name, rate in named))
+        _check_flag("Composite.spread", self.spread)
+
+    def jumps(self, dtype: Any) -> Float[Array, " J"]:
+        """Return the rates."""
+        return _rates(self.rates, dtype)
+
+
+def _rates(rates: Any, dtype: Any) -> Float[Array, " J"]:
+    """Return the rates as an array; NaN for traced ones out of range, which nobody could check."""
+    found = jnp.stack([jnp.asarray(rate, dtype) for rate in rates])
+    return jnp.where((found >= 0) & (found <= 1), found, jnp.nan)
+
+
+def _several(rates: Any) -> list[Any]:
+    if not (isinstance(rates, (tuple, list)) or getattr(rates, "ndim", 0) == 1) or not len(rates):
+        raise ValueError(f"Composite.rates = {rates!r}: pass one rate or more, such as (0.1, 0.01)")
+    return list(rates)
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} = {value!r}: pass True or False")
+
+
+_SIDES = ("both", "low", "high")
+
+
+@register(static=("nodes", "side"))
+@dataclass(frozen=True)
+class Mixture(Bets):
+    """
+    The simple mixture of Vovk, Nouretdinov and Gammerman: the mean of ∏ ε·p^(ε − 1) over ε in (0, 1).
+
+    The mean is taken by the nodes and weights of Gauss and Legendre. A finite mixture is a martingale in its own
+    right, so nothing is lost to the quadrature but a little power. Nothing jumps: capital stays where it was put at
+    first, so that a change after a long calm is seen late.
+
+    The bet ε·p^(ε − 1) is infinite at p = 0, a number that chance does not draw and rounding does. So the bet is level
+    below ``floor``, and scaled by 1/(1 − (1 − ε)·floor^ε) such that it is fair exactly.
+
+    Parameters
+    ----------
+    nodes : int
+        Exponents ε.
+    side : {"both", "low", "high"}
+        Whether small p pay, as in the literature, or large p, which are large scores; by default half of the capital is
+        on each side.
+    floor : float
+        In (0, 1). Below it p is not told apart.
+
+    References
+    ----------
+    Vovk, Nouretdinov and Gammerman (2003), Testing exchangeability on-line.
+
+    Examples
+    --------
+    >>> mixture = Mixture()
+    >>> mixture.observe(mixture.init(), 0.001).log_capital.round(2)
+    Array(2.55, dtype=float...)
+    """
+
+    nodes: int = 16
+    side: str = "both"
+    floor: Scalar = 1e-6
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", places("Mixture.nodes", self.nodes, 1))
+        if self.nodes > 256:
+            raise ValueError(f"Mixture.nodes = {self.nodes}: at most 256; 16 differ from the integral by little")
+        if self.side not in _SIDES:
+            raise ValueError(f"Mixture.side = {self.side!r}: pass one of {', '.join(_SIDES)}")
+        ends: dict[str, Any] = {"open_low": True, "open_high": True}
+        object.__setattr__(self, "floor", number("Mixture.floor", self.floor, 0.0, 1.0, **ends))
+
+    def init(self, dtype: Any = None) -> Capital:
+        """Return a capital of 1."""
+        state = super().init(dtype)
+        own = state.shares.dtype
+        if not is_traced(self.floor) and self.floor < jnp.finfo(own).tiny:
+            raise ValueError(f"Mixture.floor = {self.floor:g}: too small for {own}; at least {jnp.finfo(own).tiny:.3g}")
+        return state
+
+    def weights(self, dtype: Any) -> Float[Array, " J"]:
+        """Return the weights of the quadrature."""
+        weights = _legendre(self.nodes)[1]
+        return jnp.asarray(np.tile(weights, 2) / 2 if self.side == "both" else weights, dtype)
+
+    def jumps(self, dtype: Any) -> Float[Array, " J"]:
+        """Return a rate of 0 for each exponent, which is a jumper of one bet."""
+        return jnp.zeros_like(self.weights(dtype))
+
+    def division(self, dtype: Any) -> Float[Array, " K"]:
+        """Return all for the one bet."""
+        return jnp.ones(1, dtype)
+
+    def bets(self, p: Float[Array, ""]) -> Float[Array, "J 1"]:
+        """Return what each power bet pays."""
+        power = jnp.asarray(_legendre(self.nodes)[0], p.dtype)
+        floor = jnp.asarray(self.floor, p.dtype)
+        floor = jnp.where((floor > 0) & (floor < 1), floor, jnp.nan)  # a traced one that nobody could check
+        scale = power / (1 + (power - 1) * floor**power)
+        sides = {"low": [p], "high": [1 - p], "both": [p, 1 - p]}[self.side]
+        return jnp.concatenate([scale * jnp.maximum(q, floor) ** (power - 1) for q in sides])[:, None]
+
+
+def _legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights on (0, 1)."""
+    place, weight = np.polynomial.legendre.leggauss(nodes)
+    return (place + 1) / 2, weight / 2

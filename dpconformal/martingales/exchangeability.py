@@ -1,14 +1,221 @@
-"""Are these scores exchangeable? A test that may be looked at after every round."""
+"""Ranks at arrival: where each score falls among those before it, which needs no model to be uniform."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from dpconformal.martingales.capital import Martingale
-from dpconformal.martingales.jumpers import Composite
-from dpconformal.martingales.running import run
-from dpconformal.ranks import smoothed_ranks
-from dpconformal.validation import Numbers, Scalar, scalar
+from dpconformal.engine.scan import drive
+from dpconformal.martingales.capital import Capital, Composite, Martingale, check_capital
+from dpconformal.pytree import register
+from dpconformal.rounds import Rounds
+from dpconformal.validation import (
+    Numbers,
+    Scalar,
+    as_levels,
+    as_numbers,
+    check_not_column,
+    check_time_index,
+    complain_at,
+    is_traced,
+    scalar,
+    whole,
+)
+
+
+def smoothed_ranks(scores: Numbers, seed: Any = 0) -> np.ndarray:
+    """
+    Rank each score among those before it, smoothed to a number in [0, 1).
+
+    With n scores before, k of them smaller and e of them equal, this is (k + U(e + 1))/(n + 1), U being uniform. If the
+    scores are exchangeable, of whatever distribution, these numbers are independent and exactly uniform. So their
+    :func:`dpconformal.diagnostics.uniformity.uniformity` tests the one assumption that conformal prediction makes.
+
+    Parameters
+    ----------
+    scores : array_like, shape (..., T)
+        Scores in time order. Infinite ones have a rank too.
+    seed : int or numpy.random.Generator
+        Of the smoothing.
+
+    Returns
+    -------
+    ndarray, shape (..., T)
+        Smoothed ranks. The first of a sequence is pure chance.
+
+    Examples
+    --------
+    >>> smoothed_ranks([0.5, 0.1, 0.9]).round(2)
+    array([0.64, 0.13, 0.68])
+    """
+    less, equal = arrival_ranks(scores)
+    rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(whole("seed", seed, 0))
+    seen = np.arange(1, less.shape[-1] + 1)
+    return (less + rng.random(less.shape) * (equal + 1)) / seen
+
+
+def arrival_ranks(scores: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Count how many of the scores before are smaller, and how many are equal.
+
+    Returns: Smaller scores and equal ones. The work grows with T log T.
+    """
+    values = np.asarray(as_numbers("scores", scores))
+    if values.ndim == 0:
+        raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
+    check_not_column("scores", values.shape)
+    check_time_index("scores", scores)
+    complain_at("scores", values, np.isnan(values), "has no rank; drop the round or replace the value on purpose")
+    if not values.size:
+        return np.zeros(values.shape, int), np.zeros(values.shape, int)
+    order = np.argsort(values, axis=-1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=-1)
+    place = np.arange(values.shape[-1])
+    first = np.ones(values.shape, bool)  # where, in sorted order, a new value begins
+    first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    # Equal scores are sorted by arrival, so a place among equals is the number of equals before.
+    equal = place - np.maximum.accumulate(np.where(first, place, 0), axis=-1)
+    before = _earlier_and_smaller(order) - equal
+    less, same = np.empty_like(before), np.empty_like(equal)
+    np.put_along_axis(less, order, before, axis=-1)
+    np.put_along_axis(same, order, equal, axis=-1)
+    return less, same
+
+
+def _earlier_and_smaller(order: np.ndarray) -> np.ndarray:
+    """
+    Count, for each place in sorted order, the smaller places that arrived earlier.
+
+    Bit by bit from the highest: places that share their higher bits stand together in order of arrival, and those with
+    a 0 are smaller than those with a 1. Each bit costs a cumulative sum.
+    """
+    size = order.shape[-1]
+    now = np.empty_like(order)
+    np.put_along_axis(now, order, np.broadcast_to(np.arange(size), order.shape), axis=-1)
+    found, here = np.zeros_like(order), np.arange(size)
+    for bit in range((size - 1).bit_length() - 1, -1, -1):
+        one = (now >> bit) & 1
+        zeros = np.cumsum(1 - one, axis=-1) - (1 - one)
+        start = (now >> (bit + 1)) << (bit + 1)  # all places are taken once: a group begins at its lowest
+        zeros -= np.take_along_axis(zeros, start, axis=-1)
+        np.put_along_axis(found, now, np.take_along_axis(found, now, axis=-1) + one * zeros, axis=-1)
+        target = start + np.where(one == 1, (1 << bit) + here - start - zeros, zeros)
+        moved = np.empty_like(now)
+        np.put_along_axis(moved, target, now, axis=-1)
+        now = moved
+    return found
+
+
+class Path(NamedTuple):
+    """
+    What :func:`run` returns.
+
+    Attributes
+    ----------
+    log_capital : Array, shape (..., T)
+        Logarithm of the capital after each round.
+    state : Capital
+        To carry on from.
+    """
+
+    log_capital: Float[Array, "*B T"]  # (..., T)
+    state: Capital
+
+
+def run(martingale: Martingale, p: Numbers, state: Capital | None = None) -> Path:
+    """
+    Follow the capital of a martingale.
+
+    Parameters
+    ----------
+    martingale : Martingale
+        The gambler.
+    p : array_like, shape (..., T)
+        Numbers in [0, 1], in time order: :func:`dpconformal.diagnostics.smoothed_ranks`, for instance.
+    state : Capital, optional
+        The ``state`` of an earlier run, with the same leading axes; a capital of 1 by default.
+
+    Returns
+    -------
+    Path
+        The capital round by round, in logarithms: a million rounds neither overflow nor underflow.
+
+    Raises
+    ------
+    ValueError
+        For NaN and numbers outside [0, 1].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpconformal.martingales import SimpleJumper
+    >>> p = np.random.default_rng(0).random(1000) ** 0.5
+    >>> path = run(SimpleJumper(), p)
+    >>> path.log_capital.shape, bool(path.log_capital[-1] > 20)
+    ((1000,), True)
+    """
+    numbers = as_levels(p, None, "p")
+    if not numbers.ndim:
+        raise ValueError("p has shape (): pass a sequence, shape (T,) or (..., T)")
+    batch = numbers.shape[:-1]
+    if state is None:
+        check_not_column("p", numbers.shape, "run")
+        begin = martingale.init(dtype=numbers.dtype)
+    else:
+        check_capital(martingale, state, batch)
+        dtype = np.result_type(numbers.dtype, state.shares.dtype)
+        numbers, begin = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(dtype), (numbers, state))
+    check_time_index("p", p)
+    (log_capital,), end = follow(martingale, ("log_capital",), begin, numbers, fresh=state is None)
+    return Path(log_capital, end)
+
+
+@register(static=("fields",))
+@dataclass(frozen=True)
+class _Followed:
+    """A learner for the generic scan: it answers each round with some fields of its state."""
+
+    owner: Any
+    fields: tuple[str, ...]
+
+    def init(self) -> Any:
+        """Return the owner's fresh state."""
+        return self.owner.init()
+
+    def quantile(self, state: Any, levels: Any) -> Any:
+        """Read the fields off a state."""
+        del levels
+        return tuple(getattr(state, name) for name in self.fields)
+
+    def observe(self, state: Any, score: Any) -> Any:
+        """Return the owner's state after one more round."""
+        return self.owner.observe(state, score)
+
+
+def follow(
+    owner: Any, fields: tuple[str, ...], state: Any, values: Float[Array, "*B T"], fresh: bool
+) -> tuple[tuple[Array, ...], Any]:
+    """Scan a sequence, or a batch of them; return some fields of the state after each round, and the final state."""
+    learner = _Followed(owner, fields)
+    before, end = drive(_answer, learner, state, Rounds(values, np.zeros(0, values.dtype)), fresh=fresh)
+    if not values.shape[-1]:
+        return before, end
+    xp = jnp if is_traced(before) else np
+
+    def moved_up(rows: Any, last: Any) -> Array:
+        return jnp.asarray(xp.concatenate([rows[..., 1:], last[..., None]], axis=-1))
+
+    # The generic scan reads a state before each round.
+    return jax.tree.map(moved_up, before, _answer(learner, end, None, None)), end
+
+
+@jax.jit
+def _answer(learner: Any, state: Any, score: Any, levels: Any) -> tuple[Array, ...]:
+    del score
+    return learner.quantile(state, levels)
 
 
 class Exchangeability(NamedTuple):

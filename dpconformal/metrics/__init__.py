@@ -2,14 +2,17 @@
 
 from dpconformal.metrics.calibration import crps, pit
 from dpconformal.metrics.coverage import (
+    Crossings,
     coverage,
     coverage_error,
     covered,
+    crossings,
+    interval_score,
+    interval_width,
     longest_miss_run,
     rolling_coverage,
 )
 from dpconformal.metrics.loss import discounted_regret, quantile_loss, regret
-from dpconformal.metrics.order import Crossings, crossings, interval_score, interval_width
 from dpconformal.metrics.summary import by_group, summary
 
 __all__ = [

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.masking import kept_rounds, round_counts
+from dpconformal.engine.totals import Sum, Totals, pinball, totals_of
 from dpconformal.replay import Replay, Summary
-from dpconformal.totals import Sum, Totals, pinball, totals_of
+from dpconformal.rounds import kept_rounds, round_counts
 from dpconformal.validation import as_numbers, complain_at, is_traced
 
 

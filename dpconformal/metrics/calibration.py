@@ -6,15 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from dpconformal.delays import Delayed, feedback_stream
+from dpconformal.engine.feedback import Delayed, feedback_stream
+from dpconformal.engine.scan import drive
+from dpconformal.engine.states import state_to_carry_on
+from dpconformal.engine.totals import pinball
 from dpconformal.learner import check_levels, fresh_state, support_of
-from dpconformal.masking import kept_rounds, masked_scores, take_rounds
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.rounds import Rounds
+from dpconformal.rounds import Rounds, kept_rounds, masked_scores, take_rounds
 from dpconformal.runs import Replay, not_at_once
-from dpconformal.scan import drive
-from dpconformal.starting import state_to_carry_on
-from dpconformal.totals import pinball
 from dpconformal.validation import whole
 
 

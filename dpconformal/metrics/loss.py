@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.engine.linked_list import running_order_statistic
+from dpconformal.engine.totals import pinball
 from dpconformal.metrics.arrays import arrays_of, by_sequence, check_finite, checked_run, totals_over_rounds
 from dpconformal.replay import Replay
-from dpconformal.totals import pinball
 from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, is_traced, number
 
 

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.groups.tree import nodes_of
+from dpconformal.compositions.tree import nodes_of
+from dpconformal.engine.totals import joined, totals_of
 from dpconformal.metrics.arrays import arrays_of, batch_axes, by_sequence, check_finite, checked_run, mean_levels
-from dpconformal.metrics.coverage import rounds_since_hit
+from dpconformal.metrics.coverage import crossed, rounds_since_hit
 from dpconformal.metrics.loss import best_threshold
-from dpconformal.metrics.order import crossed
 from dpconformal.replay import Replay
-from dpconformal.totals import joined, totals_of
 
 if TYPE_CHECKING:
     import xarray as xr

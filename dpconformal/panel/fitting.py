@@ -8,11 +8,10 @@ import numpy as np
 
 from dpconformal.beliefs import Quantized
 from dpconformal.learner import State, fresh_state, support_of
-from dpconformal.panel.checking import check_block
+from dpconformal.panel.blocks import check_block
 from dpconformal.replay import run_replay
 from dpconformal.rounds import Rounds
-from dpconformal.time_axis import check_time_index
-from dpconformal.validation import as_numbers, checked_scores, float_dtype
+from dpconformal.validation import as_numbers, check_time_index, checked_scores, float_dtype
 
 FAN_IN = 8  # states that a task merges
 

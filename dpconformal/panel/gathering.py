@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dpconformal.panel.long import grouped, labelled, padded
-from dpconformal.panel.rows import Columns, Rows, checked_rows
+from dpconformal.panel.long import Columns, Rows, checked_rows, grouped, labelled, padded
 
 if TYPE_CHECKING:
     import xarray as xr

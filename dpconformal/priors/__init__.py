@@ -2,12 +2,9 @@
 
 from dpconformal.priors.adapter import NumPyroPrior, from_numpyro
 from dpconformal.priors.base import Prior
-from dpconformal.priors.beta import Beta
 from dpconformal.priors.half_line import Exponential, HalfCauchy, HalfNormal, LogNormal
-from dpconformal.priors.histogram import Histogram
-from dpconformal.priors.mixture import Mixture
-from dpconformal.priors.truncated_normal import TruncatedNormal
-from dpconformal.priors.uniform import Uniform
+from dpconformal.priors.interval import Beta, TruncatedNormal, Uniform
+from dpconformal.priors.mixture import Histogram, Mixture
 
 __all__ = [
     "Beta",

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.priors.inverse import invert_cdf, outside_is_zero, within_support
+from dpconformal.priors.base import invert_cdf, outside_is_zero, within_support
 from dpconformal.pytree import register
 from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, is_traced
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.scipy.special import erf, erfinv, ndtr, ndtri
 from jaxtyping import Array
 
-from dpconformal.priors.inverse import outside_is_zero, within_support
+from dpconformal.priors.base import outside_is_zero, within_support
 from dpconformal.pytree import register
 from dpconformal.validation import NARROWEST, WIDEST, Numbers, Scalar, as_floats, as_levels, number
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconformal.delays import Delayed
-from dpconformal.experiments.progress import track
-from dpconformal.heads import Head
+from dpconformal.compositions import Head
+from dpconformal.engine.feedback import Delayed
+from dpconformal.experiments.runs import track
 from dpconformal.learner import BeliefLearner, ContextLearner
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, replay

@@ -2,12 +2,10 @@
 
 from dpconformal.scores.base import Score
 from dpconformal.scores.classification import APS, LAC, RAPS, SAPS, Margin, TopK
-from dpconformal.scores.intervals import Interval
 from dpconformal.scores.multivariate import Ellipsoid, Norm
-from dpconformal.scores.regions import Ball, EllipsoidRegion
 from dpconformal.scores.regression import CQR, Absolute, Normalized, Signed
-from dpconformal.scores.transformed import Transformed
-from dpconformal.scores.transforms import Log, Rank, Ratio, Transform
+from dpconformal.scores.sets import Ball, EllipsoidRegion, Interval
+from dpconformal.scores.transforms import Log, Rank, Ratio, Transform, Transformed
 
 __all__ = [
     "APS",

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
-from dpconformal.scores.regions import Ball, EllipsoidRegion
+from dpconformal.scores.sets import Ball, EllipsoidRegion
 from dpconformal.validation import Numbers, Scalar, complain_at, is_traced
 
 

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpconformal.pytree import register
-from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
-from dpconformal.scores.edges import outermost
-from dpconformal.scores.intervals import Interval, between
+from dpconformal.scores.base import namespace, namespace_of_sets, outermost, read_thresholds, reals, same_shape
+from dpconformal.scores.sets import Interval, between
 from dpconformal.validation import Numbers, Scalar, complain_at, is_traced, number
 
 _PAIR = "one label for each prediction; one series has both of shape (T,), without an axis of length 1"

@@ -1,14 +1,12 @@
 """The paper's theorems as code: what is promised, computed; and certificates that a run kept it."""
 
-from dpconformal.theory import half_lines  # noqa: F401  (closed forms, registered)
 from dpconformal.theory.adversary import Hardest, hardest_sequence
 from dpconformal.theory.certificate import Certificate, certify
-from dpconformal.theory.concentration import concentration
 from dpconformal.theory.delay import delayed_regret_bound
 from dpconformal.theory.ftrl import ftrl_objective, ftrl_threshold
 from dpconformal.theory.groups import group_regret_bound
-from dpconformal.theory.iid import corrected_level, coverage_bound, coverage_bracket, excess_risk_bound
-from dpconformal.theory.path_bound import path_bound
+from dpconformal.theory.iid import concentration, corrected_level, coverage_bound, coverage_bracket, excess_risk_bound
+from dpconformal.theory.path import path_bound
 from dpconformal.theory.regret import (
     corrected_regret_bound,
     discounted_lower_bound,

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from dpconformal.engine.totals import pinball
 from dpconformal.learner import Learner, fresh_state, support_of
 from dpconformal.metrics import discounted_regret, regret
 from dpconformal.metrics.loss import best_threshold
 from dpconformal.replay import replay_batch
-from dpconformal.totals import pinball
 from dpconformal.validation import Scalar, number, scalar, whole
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dpconformal.groups import Hierarchical
-from dpconformal.masking import round_counts
+from dpconformal.compositions import Hierarchical
 from dpconformal.metrics.arrays import batch_axes, checked_run
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
+from dpconformal.rounds import round_counts
 from dpconformal.runs import not_at_once
-from dpconformal.theory import coverage_line, group_lines, late_lines, lines
+from dpconformal.theory import checks, delay, groups
 from dpconformal.theory.path import path_of, sequences
 from dpconformal.validation import Scalar, is_traced, scalar
 
@@ -186,19 +186,19 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     claimed: list[list[bool]] = []
     axes = batch_axes(run)
     lead, coords = shape[:-2], dict[str, Any](check=list(CHECKS), level=np.arange(shape[-1]))
-    by_group = group_lines.judged_by_group(run) and not not_at_once(run)
+    by_group = groups.judged_by_group(run) and not not_at_once(run)
     for index, whole in sequences(run, observed=False, changing=True):
-        parts = group_lines.checks(whole, delta, group_lines.groups_of(run)) if by_group else [_checks(whole, delta)]
+        parts = groups.checks(whole, delta, groups.groups_of(run)) if by_group else [_checks(whole, delta)]
         # As the user counts rounds, those without a score among them.
         here = np.arange(shape[-2]) if run.mask is None else np.flatnonzero(~np.asarray(run.mask)[index])
         rounds = np.concatenate([[0], here + 1])
-        for checks in parts:
+        for made in parts:
             for name in found:
-                found[name].append(np.stack([getattr(line, name) for line in checks]))
+                found[name].append(np.stack([getattr(line, name) for line in made]))
             found["round"][-1] = rounds[found["round"][-1]]
-            claimed.append([line.claimed for line in checks])  # which depends on the delay
+            claimed.append([line.claimed for line in made])  # which depends on the delay
     if by_group:
-        coords["group"] = group_lines.group_names(run)
+        coords["group"] = groups.group_names(run)
         axes, lead = [*axes, "group"], (*lead, len(coords["group"]))
     stacked = {name: np.array(value).reshape(*lead, len(CHECKS), shape[-1]) for name, value in found.items()}
     silent = ~np.array(claimed, bool).reshape(*lead, len(CHECKS), 1)
@@ -227,20 +227,20 @@ def _with_fixed_levels(run: Replay) -> Replay:
     return run._replace(levels=rows[0]) if (rows == rows[0]).all() else run
 
 
-def _checks(whole: Replay, delta: float) -> tuple[lines.Line, ...]:
+def _checks(whole: Replay, delta: float) -> tuple[checks.Line, ...]:
     """Make the lines of one sequence."""
     sequence = whole.observed()
     if not_at_once(whole):
-        found = (lines.order(sequence), *late_lines.checks(whole))
+        found = (checks.order(sequence), *delay.checks(whole))
     else:
         path = path_of(sequence)
         found = (
-            lines.order(sequence),
-            lines.optimality(sequence, path),
-            lines.regret(sequence, path),
-            lines.fading_regret(sequence, path),
-            coverage_line.coverage(sequence, path, delta),
+            checks.order(sequence),
+            checks.optimality(sequence, path),
+            checks.regret(sequence, path),
+            checks.fading_regret(sequence, path),
+            checks.coverage(sequence, path, delta),
         )
     if isinstance(whole.learner, Hierarchical):  # what is proved of groups is not proved of all rounds together
-        return (found[0], *(lines.no_claim(line.seen) for line in found[1:]))
+        return (found[0], *(checks.no_claim(line.seen) for line in found[1:]))
     return found

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from dpconformal.beliefs.weights import check_prior
+from dpconformal.engine.totals import pinball
 from dpconformal.priors import Prior, Uniform
 from dpconformal.theory import moments
-from dpconformal.theory.concentration import regularizer_weights
-from dpconformal.totals import pinball
+from dpconformal.theory.iid import regularizer_weights
 from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number
 
 

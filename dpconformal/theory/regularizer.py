@@ -1,4 +1,4 @@
-"""The regulariser that a prior amounts to: ψ(r) = E[l_α(r, X)], X drawn from the prior."""
+"""Priors of unknown make, evaluated and integrated in float64."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from dpconformal.beliefs.weights import check_prior
 from dpconformal.priors import Uniform
 from dpconformal.theory import moments
-from dpconformal.theory.densities import least_density
+from dpconformal.theory.moments import least_density
 from dpconformal.validation import Numbers, as_numbers, complain_at
 
 

@@ -19,7 +19,7 @@ from method_streams import BUILDERS, stream
 from timing import clocked
 
 import dpconformal as dpc
-from dpconformal.aggregation.stacks import read
+from dpconformal.compositions.stacks import read
 
 ROOT = pathlib.Path(__file__).parents[2]
 MEMORIES = tuple(4 * 2**k for k in range(11))  # 4, 8, …, 4096 rounds

@@ -13,8 +13,7 @@ from sklearn.linear_model import SGDClassifier
 
 import dpconformal as dpc
 from dpconformal import streams
-from dpconformal.experiments.garch import garch_scores
-from dpconformal.experiments.prices import read_prices
+from dpconformal.experiments.prices import garch_scores, read_prices
 
 
 class Stream(NamedTuple):

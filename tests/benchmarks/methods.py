@@ -20,7 +20,7 @@ from method_tables import everything, write
 from rich.console import Console
 
 import dpconformal as dpc
-from dpconformal.tables import table as laid_out
+from dpconformal.display.terminal import table as laid_out
 
 ROOT = pathlib.Path(__file__).parents[2]
 OURS = tuple(method.name for method in METHODS if method.ours)

@@ -123,7 +123,7 @@ def summary(name, series, chunk):
 def workers(name, series, chunk, count):
     """Replay from Zarr to Zarr, by processes of a cluster; each has compiled before."""
     import dpconformal as dpc
-    from dpconformal.cli.cluster import cluster
+    from dpconformal.cli.panel import cluster
     from dpconformal.panel.storing import begin, regions_of, write_regions
 
     learner, levels = learner_of(name)

@@ -21,12 +21,13 @@ from matplotlib.cbook import is_math_text
 from rich.markup import escape
 
 import dpconformal as dpc
-from dpconformal.canvas import as_label
 from dpconformal.checkpoints.container import pack, unpack
-from dpconformal.files import open_scores, tables
+from dpconformal.display.figures import as_label
+from dpconformal.display.terminal import Terminal, table
+from dpconformal.files import csv as tables
+from dpconformal.files import open_scores
+from dpconformal.files.csv import Text
 from dpconformal.files.recorded import gather
-from dpconformal.files.text import Text
-from dpconformal.tables import Terminal, table
 
 from .mutations import mutate
 

@@ -1,0 +1,8 @@
+"""Compositions: beliefs that are made of other beliefs."""
+
+from dpconformal.compositions.aggregate import Aggregate
+from dpconformal.compositions.automatic import auto
+from dpconformal.compositions.heads import Corrected, Credible, Head
+from dpconformal.compositions.hierarchical import Hierarchical
+
+__all__ = ["Aggregate", "Corrected", "Credible", "Head", "Hierarchical", "auto"]

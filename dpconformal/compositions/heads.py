@@ -1,0 +1,284 @@
+"""What prediction heads share: a belief that is asked for other levels than the user's."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpconformal.beliefs import Exact, Quantized
+from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_edges, bin_index
+from dpconformal.beliefs.weights import schedule_of
+from dpconformal.compositions.credible_level import credible_level_in_jit, credible_levels
+from dpconformal.engine.states import spread
+from dpconformal.engine.totals import joined, totals_of
+from dpconformal.learner import State
+from dpconformal.pytree import register
+from dpconformal.replay import replay_batch, slices_with_room
+from dpconformal.rounds import Rounds, first_rounds, lengthened, padded_length
+from dpconformal.schedules import Dirichlet
+from dpconformal.validation import Numbers, Scalar, as_levels, check_not_batched, is_traced, number
+
+
+class Head:
+    """
+    A learner that asks a belief for levels of its own, which depend on the number of scores seen alone.
+
+    Since these levels grow with the user's, thresholds never cross.
+    """
+
+    learner: Any
+
+    def asked(self, seen: Array, levels: Array) -> Array:
+        """Return the levels to ask for, given the number of scores, inside ``jit`` too."""
+        raise NotImplementedError
+
+    def asked_by_round(self, seen: Any, levels: Any) -> Any:
+        """Return the levels to ask for in many rounds: (T,), then (A,) or (T, A), to (T, A)."""
+        rows = jnp.broadcast_to(jnp.asarray(levels), (seen.shape[0], levels.shape[-1]))
+        return jax.vmap(self.asked)(jnp.asarray(seen), rows)
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]:
+        """Ends of the interval that holds every score."""
+        return self.learner.support
+
+    def init(self, rounds: int | None = None, dtype: Any = None) -> State:
+        """Return the state before any score, that of the belief."""
+        return self.learner.init(rounds, dtype)
+
+    def prepare(self, state: State, rounds: int) -> State:
+        """Make room for more rounds, also in a batch of states."""
+        return self.learner.prepare(state, rounds)
+
+    def observe(self, state: State, score: Numbers) -> State:
+        """Return the state after one more score."""
+        return self.learner.observe(state, score)
+
+    def merge(self, first: State, second: State) -> State:
+        """Return the state that saw the scores of ``first``, then those of ``second``."""
+        return self.learner.merge(first, second)
+
+    def quantile(self, state: State, levels: Numbers) -> Float[Array, "..."]:
+        """Predict the threshold of each level."""
+        check_not_batched(self)
+        if np.ndim(state.seen):
+            raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap over quantile")
+        levels = as_levels(levels, None if isinstance(state, BinnedScores) else state.values.dtype)
+        asked = self.asked(state.seen, levels)
+        asked = jnp.where(state.seen < 0, jnp.nan, asked)
+        if not is_traced(asked) and np.isnan(asked).any():  # a spoilt state has no thresholds
+            return jnp.full_like(levels, jnp.nan)
+        return lifted(self.support, self.learner.quantile(state, asked), centred_bins(self.learner, state))
+
+    def kernel(self, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
+        """
+        Replay recorded scores: the levels of all rounds are known beforehand, so that the belief's fast ways serve.
+
+        Returns thresholds or totals and the final state, as :func:`dpconformal.replay.run_replay`. None where the
+        generic scan must do: for sequences of a batch that have, or may have, seen unequal numbers of scores before
+        some round, and for totals inside ``jit``.
+        """
+        check_not_batched(self)
+        scores, levels, observed = rounds.scores, rounds.levels, rounds.observed
+        traced = is_traced(self, scores, levels)
+        known = None if fresh or is_traced(begin.seen) else np.unique(np.asarray(begin.seen))
+        unequal = known is not None and (known.size != 1 or known[0] < 0)
+        unknown = (rounds.batch and not fresh and known is None) or is_traced(observed)
+        if observed is not None and not unknown:
+            unequal |= bool(np.any(observed != observed.reshape(-1, rounds.length)[:1].reshape(rounds.length)))
+        if unequal or unknown or (keep == "summary" and (traced or is_traced(begin.seen))):
+            return None
+        first = np.zeros((), begin.seen.dtype) if fresh else begin.seen if known is None else known[0]
+        state = None if fresh and keep == "all" else spread(begin, rounds.batch) if fresh else begin
+        told = np.ones(rounds.length, bool) if observed is None else observed.reshape(-1, rounds.length)[0]
+        counts = first + (np.cumsum(told) - told).astype(begin.seen.dtype)
+        whole = rounds._replace(levels=levels if is_traced(levels) else np.asarray(levels, float))
+        parts = []
+        for here in [slice(rounds.length)] if keep == "all" else slices_with_room(rounds):
+            own = whole.part(here)
+            asked = self._asked_in(counts[here], own.levels)
+            mask = None if own.observed is None else ~told[here]
+            run: Any = replay_batch(self.learner, own.scores, asked, state, mask=mask)
+            state, thresholds = run.state, self._lifted(run.thresholds, run.state)
+            parts.append(
+                thresholds
+                if keep == "all"
+                else totals_of(thresholds, own.scores, own.levels, None if mask is None else ~mask)
+            )
+        return parts[0] if keep == "all" else joined(parts), state
+
+    def _asked_in(self, counts: Any, levels: Any) -> Any:
+        """Return the levels to ask for, a row a round; computed for one of few numbers of rounds."""
+        rounds = counts.shape[0]
+        if is_traced(self, counts, levels):
+            return self.asked_by_round(counts, levels)
+        missing = padded_length(rounds) - rounds
+        levels = lengthened(levels, 0, missing) if levels.ndim == 2 else levels
+        return first_rounds(self.asked_by_round(lengthened(counts, 0, missing), levels), 0, rounds)
+
+    def _lifted(self, thresholds: Any, state: State) -> Any:
+        """Raise the thresholds of a run to the upper edges of bins whose scores count at their centres."""
+        bins, axis = centred_bins(self.learner, state), thresholds.ndim - 2
+        if bins is None or is_traced(self, thresholds):
+            return lifted(self.support, thresholds, bins)
+        rounds = thresholds.shape[axis]
+        longer = lengthened(thresholds, axis, padded_length(rounds) - rounds)
+        return first_rounds(lifted(self.support, jnp.asarray(longer), bins), axis, rounds)
+
+
+def centred_bins(learner: Any, state: State) -> int | None:
+    """Return how many bins a belief keeps whose scores count at their centres; None if there are no such bins."""
+    if not isinstance(state, BinnedScores) or learner.rounding == "up":
+        return None
+    return state.weights.shape[-1]
+
+
+def lifted(support: tuple[Any, Any], thresholds: Float[Array, "..."], bins: int | None) -> Float[Array, "..."]:
+    """Raise thresholds to the upper edge of their bin where its scores count at the centre: some lie above it."""
+    return thresholds if bins is None else _lifted(support, thresholds, bins)
+
+
+@jax.jit(static_argnames="bins")
+def _lifted(support: tuple[Any, Any], thresholds: Float[Array, "..."], bins: int) -> Float[Array, "..."]:
+    dtype = thresholds.dtype
+    low, high = (jnp.asarray(end, dtype) for end in support)
+    known = jnp.where(jnp.isnan(thresholds), low, thresholds)
+    bin_here = bin_index(known, support, bins, "nearest")
+    centre = bin_atoms(support, bins, dtype, "nearest")[bin_here]
+    edge = bin_edges(support, bins, dtype)[bin_here + 1]
+    # A centre that is computed in two programs may differ in the last bit.
+    counted = known >= centre - 4 * jnp.finfo(dtype).eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
+    raised = jnp.where(counted, jnp.minimum(jnp.maximum(edge, known), high), known)
+    return jnp.where(jnp.isnan(thresholds), thresholds, raised)
+
+
+def check_learner(owner: str, learner: Any) -> None:
+    """Check that a head stands on a belief without a discount."""
+    if not isinstance(learner, (Exact, Quantized)):
+        raise ValueError(f"{owner}.learner = {learner!r}: pass a belief, Exact(...) or Quantized(...)")
+    if learner.discount is not None:
+        raise ValueError(
+            f"{owner}.learner has discount = {learner.discount!r}: the guarantee is for beliefs that weigh all scores "
+            "equally; leave the discount out"
+        )
+
+
+@register()
+@dataclass(frozen=True)
+class Corrected(Head):
+    """
+    Ask the belief for a slightly higher level, such that coverage is at least ``level`` in finite samples.
+
+    If the scores are exchangeable, with ties or without, the next one is covered with probability at least ``level``,
+    averaged over past and future, as by split conformal; with any prior, even one chosen from anything but the coming
+    score. Where that asks for more than the scores can give, the threshold is the upper end of the support. Thresholds
+    never cross. On a bounded support the regret is bounded on any sequence, by O(R√T) with a uniform prior and λ_t =
+    1/√t: :func:`dpconformal.theory.corrected_regret_bound`.
+
+    Parameters
+    ----------
+    learner : Exact or Quantized
+        A belief without a discount. With prior weight λ after n scores, level ℓ becomes λ + (1-λ)ℓ(n+1)/n: with
+        ``schedules.Dirichlet(a)`` that is (ℓ(n+1) + a)/(n + a), see :func:`dpconformal.theory.corrected_level`.
+
+    Notes
+    -----
+    With ``Quantized(rounding="nearest")`` thresholds are raised to the upper edge of their bin, so that the statement
+    holds for the scores themselves. With ``rounding="up"`` they are there already.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> head = Corrected(dpc.Exact(schedule=dpc.schedules.Dirichlet(5.0)))
+    >>> state = dpc.replay(head, dpc.streams.iid(100), levels=[0.9]).state
+    >>> asked = dpc.theory.corrected_level(0.9, count=100, concentration=5.0)
+    >>> bool(abs(head.quantile(state, 0.9) - head.learner.quantile(state, asked)) < 1e-6)
+    True
+    """
+
+    learner: Any = Exact()
+
+    def __post_init__(self) -> None:
+        check_learner("Corrected", self.learner)
+
+    def asked(self, seen: Array, levels: Array) -> Array:
+        """Return the levels to ask for, given the number of scores, inside ``jit`` too."""
+        count = jnp.maximum(seen, 1).astype(levels.dtype)
+        weight = schedule_of(self.learner).weight(count + 1)
+        wanted = levels * ((count + 1) / count)  # of the scores; all of them where rounding alone says less
+        asked = jnp.where(wanted >= 1 - 8 * jnp.finfo(levels.dtype).eps, 1, weight + (1 - weight) * wanted)
+        asked = jnp.where(jnp.isnan(levels), levels, asked)
+        asked = jnp.where(seen == 0, jnp.where(jnp.isnan(levels), levels, 1), asked)
+        return jnp.where(levels == 0, 0, asked)  # nothing need be covered
+
+
+@register()
+@dataclass(frozen=True)
+class Credible(Head):
+    """
+    The smallest r such that, given the scores, P(F(r) ≥ level) ≥ confidence: a Bayesian tolerance bound.
+
+    The quantile of the posterior mean covers ``level`` on average; this threshold covers at least ``level`` with
+    posterior probability ``confidence``. It is that quantile of the posterior of q_level, closed-form by the Beta
+    marginals of the Dirichlet process, and approaches the plain one at rate 1/√n. Thresholds never cross.
+
+    Parameters
+    ----------
+    learner : Exact or Quantized
+        A belief with ``schedules.Dirichlet(a)`` and no discount. A schedule such as 1/√t is another prior every round,
+        so that there is no posterior to speak of.
+    confidence : float
+        In (0, 1). At 0.5 the threshold is the posterior median of the quantile.
+
+    Notes
+    -----
+    With ``Quantized(rounding="nearest")`` thresholds are raised to the upper edge of their bin, so that the statement
+    holds for the scores themselves. With ``rounding="up"`` they are there already.
+
+    Inside your own ``jit``, with a traced state, the level is solved for on the host in float64.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> head = Credible(dpc.Exact(schedule=dpc.schedules.Dirichlet(5.0)), confidence=0.95)
+    >>> run = dpc.replay(head, dpc.streams.iid(200), levels=[0.5, 0.9])
+    >>> bool((run.thresholds >= dpc.replay(head.learner, dpc.streams.iid(200), [0.5, 0.9]).thresholds).all())
+    True
+    """
+
+    learner: Any = Exact(schedule=Dirichlet(1.0))
+    confidence: Scalar = 0.95
+
+    def __post_init__(self) -> None:
+        check_learner("Credible", self.learner)
+        if not isinstance(self.learner.schedule, Dirichlet):
+            raise ValueError(
+                f"Credible.learner has schedule = {self.learner.schedule!r}: posterior probabilities belong to a fixed "
+                "concentration; pass schedule=schedules.Dirichlet(a), or use Corrected"
+            )
+        confidence = number("Credible.confidence", self.confidence, 0.0, 1.0, open_low=True, open_high=True)
+        object.__setattr__(self, "confidence", confidence)
+
+    def asked(self, seen: Array, levels: Array) -> Array:
+        """Return the levels to ask for, given the number of scores, inside ``jit`` too."""
+        total = self._total(seen)
+        if is_traced(levels, total, self.confidence):
+            return credible_level_in_jit(levels, self.confidence, total)
+        answer = credible_levels(
+            np.asarray(levels, float).reshape(-1), float(self.confidence), np.array([float(total)])
+        )
+        return jnp.asarray(answer.reshape(levels.shape), levels.dtype)
+
+    def asked_by_round(self, seen: Any, levels: Any) -> Any:
+        """Return the levels to ask for in many rounds."""
+        if is_traced(self, seen, levels):
+            return credible_level_in_jit(jnp.asarray(levels), self.confidence, self._total(jnp.asarray(seen)))
+        return credible_levels(levels, float(self.confidence), float(self.learner.schedule.concentration) + seen)
+
+    def _total(self, seen: Array) -> Array:
+        """Add up concentration and scores; NaN for a spoilt state. Beyond 2²⁴ float32 rounds, which moves no level."""
+        total = jnp.asarray(self.learner.schedule.concentration, jnp.result_type(float)) + seen.astype(float)
+        return jnp.where(seen < 0, jnp.nan, total)

@@ -1,0 +1,328 @@
+"""CSV text: its separator and header, and the line at which it goes wrong."""
+
+import collections
+import csv
+import functools
+import io
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dpconformal.files.several import one_series
+from dpconformal.files.source import Block, Source, arrow, check_finite, choose_columns, row_place
+
+LONGEST_LINE = 2**26  # bytes or characters
+_LONGEST_NAME = 1000  # characters of a column's name
+# What stands for a number that is missing; none of these is a name of a column by itself.
+_MISSING = frozenset(["na", "nan", "n/a", "#n/a", "#na", "nil", "null", "none", "missing"])
+
+
+class Text:
+    """A source of CSV that can be read more than once: quickly at first, and line by line to explain what is wrong."""
+
+    def __init__(self, source: str, open: Callable[[], Any]) -> None:
+        self.source, self.open = source, open
+
+    def lines(self) -> Any:
+        """Open it as text."""
+        return io.TextIOWrapper(self.open(), encoding="utf-8-sig", newline="")
+
+    @property
+    def blank(self) -> int:
+        """How many lines before the first are blank."""
+        return self._start[0]
+
+    @functools.cached_property
+    def _start(self) -> tuple[int, str]:
+        """How many lines are blank, and the line after them."""
+        try:
+            with self.lines() as lines:
+                for blank, line in enumerate(iter(lambda: lines.readline(LONGEST_LINE + 1), "")):
+                    if len(line) > LONGEST_LINE:  # of blanks, too: the rest of it would count as another line
+                        raise ValueError(
+                            f"{self.source}, line {blank + 1:,} has more than {LONGEST_LINE:,} characters: "
+                            "is it a table?"
+                        )
+                    if "\0" in line:
+                        raise ValueError(f"{self.source} is no text: pass CSV, .parquet or .npy")
+                    if line.strip():
+                        return blank, line
+        except UnicodeDecodeError:
+            raise ValueError(f"{self.source} is no text in UTF-8: pass CSV, .parquet or .npy") from None
+        raise ValueError(f"{self.source} is empty: a file of scores has a row for each round")
+
+    @functools.cached_property
+    def separator(self) -> str:
+        """What stands between columns."""
+        return max(",;\t", key=self._start[1].count)
+
+    @functools.cached_property
+    def has_header(self) -> bool:
+        """Whether the first line names the columns: one is a word then, and none is a number with a fraction."""
+        numbers = [_number(field) for field in self._fields]
+        fraction = any(number is not None and not number.is_integer() for number in numbers)
+        words = [field for field, number in zip(self._fields, numbers, strict=True) if number is None]
+        return not fraction and any(map(_is_word, words))
+
+    @functools.cached_property
+    def _fields(self) -> list[str]:
+        where = f"{self.source}, line {self.blank + 1:,}"
+        try:
+            with long_fields:
+                fields = next(csv.reader([self._start[1]], delimiter=self.separator, strict=True))
+        except csv.Error:  # a quote that is not closed in its line would make a column of all that follows
+            raise ValueError(f"{where}: the quotes of the first line do not fit together; mend it") from None
+        for k, field in enumerate(fields, 1):
+            if len(field) > _LONGEST_NAME:
+                raise ValueError(
+                    f"{where}, column {k:,}: {len(field):,} characters, and {_LONGEST_NAME:,} is the limit in the "
+                    "first line; shorten it"
+                )
+        return fields
+
+    def names(self) -> list[str]:
+        """Return the columns; numbers from 1 where there is no header."""
+        names = [field.strip() for field in self._fields]
+        if not self.has_header:
+            return [str(k + 1) for k in range(len(names))]
+        if len(set(names)) < len(names):
+            twice = collections.Counter(names).most_common(1)[0][0]
+            raise ValueError(f"{self.source}, line {self.blank + 1:,}: two columns are called {twice!r}; rename one")
+        return names
+
+    def data_start(self) -> int:
+        """Return the byte at which the first row of data begins."""
+        with self.open() as data:
+            mark = 3 if data.read(3) == b"\xef\xbb\xbf" else 0
+        with self.lines() as lines:
+            return mark + sum(len(line.encode()) for line in itertools.islice(lines, self.blank + self.has_header))
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Go through the rows of data with their line numbers; among several columns empty lines are none."""
+        one = len(self.names()) == 1 and self.has_gap()
+        with self.lines() as lines:
+            for _ in range(self.blank):
+                next(lines)
+            reader = csv.reader(lines, delimiter=self.separator)
+            numbered = ((self.blank + reader.line_num, row) for row in reader if row or one)
+            with long_fields:
+                yield from itertools.islice(numbered, 1 if self.has_header else 0, None)
+
+    def has_gap(self) -> bool:
+        """Whether there is an empty line before a line that is not: in the midst of the data."""
+        with self.open() as data:
+            empty = (not line.strip() for line in itertools.islice(data, self.blank, None))
+            return any(before and not after for before, after in itertools.pairwise(empty))
+
+    def place(self, row: int) -> str:
+        """Return the line of a row of data, counted from 0."""
+        line, _ = next(itertools.islice(self._rows(), row, None))
+        return f"line {line:,}"
+
+    def explain(self, column: str, batch: str | None) -> None:
+        """Go through line by line, and raise at the first that cannot be read."""
+        names = self.names()
+        k, j = names.index(column), None if batch is None else names.index(batch)
+        line = 0
+        try:
+            for line, row in self._rows():
+                where = f"{self.source}, line {line:,}"
+                if len(row) != len(names) and (row or len(names) > 1):
+                    raise ValueError(f"{where}: {len(row)} columns, and the first line has {len(names)}; mend the line")
+                value = _number(row[k]) if row else None
+                if value is None:
+                    what = f"{row[k].strip()!r} is not a number" if row and row[k].strip() else "nothing there"
+                    if line == self.blank + 1:  # which might have been meant as a header
+                        what += ", and no name of a column, which begins with a letter and is not NA, null or the like"
+                    raise ValueError(
+                        f"{where}, column {column!r}: {what}; mend it, or choose another column with --column"
+                    )
+                if not math.isfinite(value):
+                    raise ValueError(
+                        f"{where}, column {column!r}: {row[k].strip()} is no score; "
+                        "drop the round or fill it in on purpose"
+                    )
+                if j is not None and not row[j].strip():
+                    raise ValueError(f"{where}, column {batch!r}: no series; fill it in")
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"{self.source}, line {self._undecodable():,} is no text in UTF-8; mend the line"
+            ) from None
+        except csv.Error as error:
+            raise ValueError(f"{self.source}, after line {line:,}: {error}; mend the file") from None
+
+    def _undecodable(self) -> int:
+        with self.open() as data:
+            for number, line in enumerate(data, 1):
+                try:
+                    line.decode("utf-8")
+                except UnicodeDecodeError:
+                    return number
+        return 0
+
+
+class _LongFields:
+    """While anybody is within, the csv module, with its one limit for the whole process, reads fields of any length."""
+
+    def __init__(self) -> None:
+        self._lock, self._within, self._limit = threading.Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._within:
+                self._limit = csv.field_size_limit(2**31 - 1)
+            self._within += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._within -= 1
+            if not self._within:  # generators and threads leave in any order: the last one gives the limit back
+                csv.field_size_limit(self._limit)
+
+
+long_fields = _LongFields()
+
+
+def _is_word(field: str) -> bool:
+    """Whether a field can name a column: it begins with a letter, and does not say that something is missing."""
+    name = field.strip()
+    return bool(name) and (name[0].isalpha() or name[0] == "_") and name.lower() not in _MISSING
+
+
+def _number(text: str) -> float | None:
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+BYTES = 2**24
+_MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
+
+
+def text_source(text: Text, column: str | None, batch: str | None, lone: bool = False) -> Source:
+    """Understand CSV: its columns, and where its data begin."""
+    pa = arrow()
+    names = text.names()
+    score, series = choose_columns(text.source, names, column, batch)
+    beside = [name for name in names if name not in (score, series)] if lone else []
+
+    def blocks(where: int, row: int) -> Iterator[Block]:
+        first = row
+        for data, after in pieces(text, where):
+            block = _parsed(pa, text, data, names, score, series, beside, row, after)
+            row += block.scores.size
+            if block.scores.size:
+                yield block
+        if row == first == 0:
+            raise ValueError(f"{text.source} has a header and no rows: a file of scores has a row for each round")
+
+    source = Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
+    return one_series(source) if lone else source
+
+
+def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
+    """
+    Cut a file into pieces of whole lines.
+
+    Returns: Some lines, and the byte after them. Blank lines go with the line that follows them, so that a gap in the
+    data is seen in one piece; those at the end of the file are left out.
+    """
+    with text.open() as file:
+        file.seek(where)
+        waiting = b""
+        while fresh := file.read(BYTES):
+            waiting += fresh
+            end = last_line(waiting, text.separator)
+            if not end and len(waiting) > LONGEST_LINE:  # it is in memory, and looked through again and again
+                raise ValueError(
+                    f"{text.source}: no row ends in the {LONGEST_LINE:,} bytes after byte {where:,}; close the quotes "
+                    "of a long line, cut it into lines, or take out blank ones"
+                )
+            if end:
+                where += end
+                yield waiting[:end], where
+                waiting = waiting[end:]
+    if waiting.strip():
+        yield waiting, where + len(waiting)
+
+
+def last_line(data: bytes, separator: str) -> int:
+    r"""
+    Find the end of the last line with something in it that is complete.
+
+    Returns: Bytes up to and with its newline; 0 if there is none. A newline within quotes ends no line.
+    """
+    end = data.rfind(b"\n") + 1 if b'"' not in data else _last_record(data, separator)
+    whole = data[:end]
+    return whole.find(b"\n", len(whole.rstrip())) + 1 if whole.strip() else 0
+
+
+def _last_record(data: bytes, separator: str) -> int:
+    """Go through records one by one: which quotes are meant as such cannot be told from their number."""
+    consumed = end = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal consumed
+        for line in io.StringIO(data.decode("latin-1"), newline=""):  # splitlines would cut within letters of UTF-8
+            consumed += len(line)
+            yield line
+        consumed += 1
+        yield "\n"  # goes to a record that is still open, and tells it from one that is not
+
+    try:
+        with long_fields:
+            for _ in csv.reader(lines(), delimiter=separator):
+                end = consumed if consumed <= len(data) and data[consumed - 1 : consumed] == b"\n" else end
+    except csv.Error:
+        return 0  # no place to cut: Arrow is to judge of the whole
+    return end
+
+
+def _parsed(
+    pa: Any,
+    text: Text,
+    data: bytes,
+    names: list[str],
+    score: str,
+    series: str | None,
+    beside: list[str],
+    row: int,
+    after: int,
+) -> Block:
+    gap = data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data
+    if gap and len(names) == 1:
+        text.explain(score, series)  # in a file of one column an empty line is a score that is missing
+    if data.startswith(_MARK):
+        data = b"\n" + data  # Arrow would skip it at the start of a piece, and not within one
+    texts = [*([] if series is None else [series]), *beside]
+    try:
+        table = pa.csv.read_csv(
+            pa.py_buffer(data),
+            pa.csv.ReadOptions(column_names=names, block_size=max(len(data), 1)),
+            pa.csv.ParseOptions(delimiter=text.separator, newlines_in_values=True),
+            pa.csv.ConvertOptions(
+                column_types={score: pa.float64()} | dict.fromkeys(texts, pa.string()),
+                include_columns=[score, *texts],
+                null_values=[],
+            ),
+        )
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        text.explain(score, series)  # finds the line
+        raise ValueError(f"{text.source} cannot be read as CSV: {error}") from None
+    values = table[score].to_numpy()
+    if not np.isfinite(values).all():
+        text.explain(score, series)
+        check_finite(text.source, f"column {score!r}", values, row_place, row)
+    others = {name: table[name].combine_chunks() for name in beside} or None
+    if series is None:
+        return Block(row, values, None, [], after, others)
+    column = table[series].combine_chunks().dictionary_encode()
+    keys = column.dictionary.to_pylist()
+    if not all(key.strip() for key in keys):
+        text.explain(score, series)
+    return Block(row, values, column.indices.to_numpy(), keys, after, others)
