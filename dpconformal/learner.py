@@ -129,7 +129,7 @@ def check_levels(learner: Any, levels: Numbers, why: str = "") -> None:
         learner.check_levels(levels, why)
 
 
-def usable(score: Float[Array, "*n"], support: tuple[Scalar, Scalar]) -> Bool[Array, "*n"]:
+def is_valid_score(score: Float[Array, "*n"], support: tuple[Scalar, Scalar]) -> Bool[Array, "*n"]:
     """Whether a (possibly traced) score may enter a state."""
     low, high = (jnp.asarray(end, score.dtype) for end in support)
     return jnp.isfinite(score) & (score >= low) & (score <= high)

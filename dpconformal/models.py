@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dpconformal.validation import as_numbers, whole
+from dpconformal.validation import as_numbers, check_int
 
 __all__ = ["Estimator", "Model", "from_sklearn"]
 
@@ -160,11 +160,11 @@ def from_sklearn(
     if classifies and not hasattr(estimator, "predict_proba"):
         raise ValueError(f"estimator = {estimator!r} has no predict_proba: calibrate it, or choose one that has")
     if refit_every is not None:
-        refit_every = whole("refit_every", refit_every, 1)
+        refit_every = check_int("refit_every", refit_every, 1)
         if frozen:
             raise ValueError(f"refit_every = {refit_every}: a frozen estimator does not learn; leave one of them out")
     if window is not None:
-        window = whole("window", window, 1)
+        window = check_int("window", window, 1)
         if refit_every is None:
             raise ValueError(f"window = {window}: only a fit on the last labels has one; give refit_every, too")
     learning = "frozen" if frozen else "partial_fit" if refit_every is None else "refit"

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.pytree import register
-from dpconformal.validation import Numbers, Scalar, as_floats, complain_at, is_traced, number
+from dpconformal.validation import Numbers, Scalar, as_floats, check_float, is_traced, raise_at
 
 __all__ = ["Custom", "Power", "Rate", "constant", "decaying", "inverse_sqrt"]
 
@@ -48,7 +48,7 @@ class Power:
 
     def __post_init__(self) -> None:
         for name in ("scale", "exponent"):
-            object.__setattr__(self, name, number(f"Power.{name}", getattr(self, name), 0.0))
+            object.__setattr__(self, name, check_float(f"Power.{name}", getattr(self, name), 0.0))
 
     def step(self, t: Numbers) -> Array:
         """Return η_t."""
@@ -157,7 +157,7 @@ def decaying(epsilon: Scalar = 0.1, scale: Scalar = 1.0) -> Power:
     >>> decaying(0.1).step(100).round(4)
     Array(0.0631, dtype=float...)
     """
-    epsilon = number("decaying.epsilon", epsilon, 0.0, 0.5, open_low=True, open_high=True)
+    epsilon = check_float("decaying.epsilon", epsilon, 0.0, 0.5, open_low=True, open_high=True)
     if is_traced(epsilon):
         epsilon = jnp.where((epsilon > 0) & (epsilon < 0.5), epsilon, jnp.nan)
     return Power(scale, 0.5 + epsilon)
@@ -172,7 +172,7 @@ def as_rate(rate: Any, owner: str) -> Rate:
         return Custom(rate)
     if isinstance(rate, (str, bytes, type)) or rate is None:
         raise ValueError(f"{owner}.rate = {rate!r}: pass a rate such as rates.decaying(), a number, or a function of t")
-    return constant(number(f"{owner}.rate", rate, 0.0))
+    return constant(check_float(f"{owner}.rate", rate, 0.0))
 
 
 def check_steps(rate: Any, first: int, last: int) -> None:
@@ -188,4 +188,4 @@ def check_steps(rate: Any, first: int, last: int) -> None:
     steps = np.broadcast_to(np.asarray(values), rounds.shape)
     bad = ~((steps >= 0) & np.isfinite(steps))
     if bad.any():
-        complain_at(f"rate's step of round t = {rounds[np.argmax(bad)]},", steps[bad][0], True, "must be at least 0")
+        raise_at(f"rate's step of round t = {rounds[np.argmax(bad)]},", steps[bad][0], True, "must be at least 0")

@@ -13,14 +13,14 @@ from dpconformal.engine.feedback import (
     feedback_stream,
     leading_axes,
     pending_feedback,
+    split_delayed_state,
     spread_rounds,
-    taken_up,
 )
 from dpconformal.engine.memory import check_memory
 from dpconformal.engine.scan import drive, thresholds
 from dpconformal.engine.sharding import placement
-from dpconformal.engine.states import spread, state_to_carry_on
-from dpconformal.engine.totals import Totals, joined, totals_of
+from dpconformal.engine.states import broadcast_state, state_to_carry_on
+from dpconformal.engine.totals import Totals, sum_totals, totals_of
 from dpconformal.learner import ContextLearner, GridOfLevels, KernelLearner, Learner, State, fresh_state, support_of
 from dpconformal.rounds import Rounds, masked_scores, round_counts
 from dpconformal.runs import Replay, Summary
@@ -192,7 +192,7 @@ def replay_batch(
         context = _checked_context(learner, context, shape)
     if batch != shape[:-1]:
         scores, mask, context = spread_rounds((scores, mask, context), len(shape) - 1, batch)
-    begin, waiting = (None, None) if state is None else taken_up(learner, state, delay, batch, context)
+    begin, waiting = (None, None) if state is None else split_delayed_state(learner, state, delay, batch, context)
     fresh = begin is None
     if waiting is not None:
         scores = scores.astype(np.result_type(scores.dtype, waiting.scores.dtype))
@@ -248,7 +248,7 @@ def run_replay(
 
 def _totals_of_delayed(learner: Any, begin: State, fresh: bool, rounds: Rounds) -> tuple[Any, State]:
     """Add up some rounds at a time: with a delay, thresholds are judged by other scores than were observed."""
-    state = spread(begin, rounds.batch) if fresh else begin
+    state = broadcast_state(begin, rounds.batch) if fresh else begin
     parts = []
     for here in slices_with_room(rounds):
         own = rounds.part(here)
@@ -256,7 +256,7 @@ def _totals_of_delayed(learner: Any, begin: State, fresh: bool, rounds: Rounds) 
         parts.append(totals_of(kept, own.scores, own.levels, own.observed))
     if is_traced(parts):
         return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts), state
-    return joined(parts), state
+    return sum_totals(parts), state
 
 
 def slices_with_room(rounds: Rounds) -> list[slice]:

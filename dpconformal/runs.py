@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dpconformal.engine.sharding import on_one_device
-from dpconformal.engine.states import spread
+from dpconformal.engine.states import broadcast_state
 from dpconformal.learner import State, fresh_state
 from dpconformal.rounds import kept_rounds, take_rounds
 from dpconformal.validation import is_traced
@@ -156,7 +156,7 @@ def _pinned_start(run: Replay) -> State:
     shapes = [jax.eval_shape(lambda n=n: fresh_state(run.learner, n, dtype)) for n in (rounds, 0)]
     if [leaf.shape for leaf in jax.tree.leaves(shapes[0])] == [leaf.shape for leaf in jax.tree.leaves(shapes[1])]:
         return None
-    return spread(fresh_state(run.learner, rounds, dtype), run.scores.shape[:-1])
+    return broadcast_state(fresh_state(run.learner, rounds, dtype), run.scores.shape[:-1])
 
 
 class Summary(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.pytree import register
-from dpconformal.validation import Numbers, Scalar, as_floats, complain_at, is_traced, number
+from dpconformal.validation import Numbers, Scalar, as_floats, check_float, is_traced, raise_at
 
 __all__ = ["Constant", "Custom", "Dirichlet", "ForDelay", "InverseSqrt", "Schedule", "discounted"]
 
@@ -28,7 +28,7 @@ def _rounds(t: Numbers) -> Float[Array, "..."]:
     rounds = as_floats(t, "t")
     if is_traced(rounds):
         return jnp.where(rounds >= 1, rounds, jnp.nan)
-    complain_at("t", rounds, ~(np.asarray(rounds) >= 1), "rounds are counted from 1")
+    raise_at("t", rounds, ~(np.asarray(rounds) >= 1), "rounds are counted from 1")
     return rounds
 
 
@@ -72,7 +72,7 @@ class Dirichlet:
     concentration: Scalar
 
     def __post_init__(self) -> None:
-        a = number("Dirichlet.concentration", self.concentration, 0.0, open_low=True)
+        a = check_float("Dirichlet.concentration", self.concentration, 0.0, open_low=True)
         object.__setattr__(self, "concentration", a)
 
     def weight(self, t: Numbers) -> Array:
@@ -106,7 +106,7 @@ class Constant:
         return f"Constant(weight={self.value!r})"
 
     def __init__(self, weight: Scalar) -> None:
-        object.__setattr__(self, "value", number("Constant.weight", weight, 0.0, 1.0, open_low=True))
+        object.__setattr__(self, "value", check_float("Constant.weight", weight, 0.0, 1.0, open_low=True))
 
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
@@ -140,7 +140,7 @@ class ForDelay:
     delay: Scalar
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delay", number("ForDelay.delay", self.delay, 0.0))
+        object.__setattr__(self, "delay", check_float("ForDelay.delay", self.delay, 0.0))
 
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
@@ -210,7 +210,7 @@ def discounted(beta: Scalar) -> Constant:
     >>> round(discounted(0.99).value, 4)
     0.0917
     """
-    beta = number("discounted.beta", beta, 0.0, 1.0, open_low=True, open_high=True)
+    beta = check_float("discounted.beta", beta, 0.0, 1.0, open_low=True, open_high=True)
     root = (1 - beta) ** 0.5
     return Constant(root / (beta + root))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpconformal.validation import Scalar, number, whole
+from dpconformal.validation import Scalar, check_float, check_int
 
 __all__ = ["abrupt", "alternating", "drifting", "gradual", "heavy_tailed", "iid", "seasonal"]
 
@@ -28,7 +28,7 @@ def iid(rounds: int, seed: int = 0) -> np.ndarray:
     >>> iid(1000).mean().round(2)
     np.float64(0.28)
     """
-    return np.random.default_rng(whole("seed", seed, 0)).beta(2, 5, whole("rounds", rounds, 0))
+    return np.random.default_rng(check_int("seed", seed, 0)).beta(2, 5, check_int("rounds", rounds, 0))
 
 
 def alternating(rounds: int) -> np.ndarray:
@@ -52,7 +52,7 @@ def alternating(rounds: int) -> np.ndarray:
     >>> alternating(4)
     array([0., 1., 0., 1.])
     """
-    return np.arange(whole("rounds", rounds, 0)) % 2 * 1.0
+    return np.arange(check_int("rounds", rounds, 0)) % 2 * 1.0
 
 
 def drifting(rounds: int, seed: int = 0) -> np.ndarray:
@@ -77,9 +77,9 @@ def drifting(rounds: int, seed: int = 0) -> np.ndarray:
     >>> bool(scores[600:].mean() > 1.5 * scores[300:600].mean())
     True
     """
-    time = np.arange(whole("rounds", rounds, 0)) / max(rounds, 1)
+    time = np.arange(check_int("rounds", rounds, 0)) / max(rounds, 1)
     scale = 0.3 * (1 + 0.5 * np.sin(6 * np.pi * time)) * np.where(time < 2 / 3, 1, 2)
-    return np.clip(scale * np.random.default_rng(whole("seed", seed, 0)).beta(2, 2, rounds), 0, 1)
+    return np.clip(scale * np.random.default_rng(check_int("seed", seed, 0)).beta(2, 2, rounds), 0, 1)
 
 
 def abrupt(rounds: int, seed: int = 0) -> np.ndarray:
@@ -104,7 +104,7 @@ def abrupt(rounds: int, seed: int = 0) -> np.ndarray:
     >>> bool(means.max() > 2 * means.min())
     True
     """
-    random, rounds = np.random.default_rng(whole("seed", seed, 0)), whole("rounds", rounds, 0)
+    random, rounds = np.random.default_rng(check_int("seed", seed, 0)), check_int("rounds", rounds, 0)
     jumps = np.cumsum(random.integers(200, 801, rounds // 200 + 1))
     scale = random.uniform(0.2, 1, jumps.size + 1)[np.searchsorted(jumps, np.arange(rounds), side="right")]
     return scale * random.beta(2, 5, rounds)
@@ -132,7 +132,7 @@ def gradual(rounds: int, seed: int = 0) -> np.ndarray:
     >>> bool(scores[-200:].mean() > 2 * scores[:200].mean())
     True
     """
-    random, rounds = np.random.default_rng(whole("seed", seed, 0)), whole("rounds", rounds, 0)
+    random, rounds = np.random.default_rng(check_int("seed", seed, 0)), check_int("rounds", rounds, 0)
     return np.linspace(0.2, 1, rounds) * random.beta(2, 5, rounds)
 
 
@@ -160,8 +160,8 @@ def seasonal(rounds: int, seed: int = 0, period: Scalar = 250.0) -> np.ndarray:
     >>> bool(year[50:75].mean() > 3 * year[175:200].mean())
     True
     """
-    random, rounds = np.random.default_rng(whole("seed", seed, 0)), whole("rounds", rounds, 0)
-    phase = np.arange(rounds) / float(number("period", period, 0.0, open_low=True))
+    random, rounds = np.random.default_rng(check_int("seed", seed, 0)), check_int("rounds", rounds, 0)
+    phase = np.arange(rounds) / float(check_float("period", period, 0.0, open_low=True))
     return (0.6 + 0.4 * np.sin(2 * np.pi * phase)) * random.beta(2, 5, rounds)
 
 
@@ -189,6 +189,6 @@ def heavy_tailed(rounds: int, seed: int = 0) -> np.ndarray:
     >>> np.median(scores).round(2), bool(scores.max() > 0.9)
     (np.float64(0.01), True)
     """
-    uniform = np.random.default_rng(whole("seed", seed, 0)).random(whole("rounds", rounds, 0))
+    uniform = np.random.default_rng(check_int("seed", seed, 0)).random(check_int("rounds", rounds, 0))
     below = uniform * (1 / 1.01)  # P(X ≤ 1) = 1 - 1/(1 + 1/0.01) = 1/1.01
     return np.minimum(0.01 * below / (1 - below), 1)  # rounding only

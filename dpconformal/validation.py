@@ -73,7 +73,7 @@ def is_traced(*values: Any) -> bool:
     return False
 
 
-def complain_at(name: str, values: Any, bad: Any, why: str) -> None:
+def raise_at(name: str, values: Any, bad: Any, why: str) -> None:
     """Raise for the first bad entry, if there is one."""
     array, bad = np.asarray(values), np.asarray(bad)
     if not bad.any():
@@ -93,10 +93,10 @@ def check_within(
     bad = ~(np.isfinite(array) & (array >= low) & (array <= high))
     if bad.any():
         low, high = (np.broadcast_to(end, array.shape).flat[int(np.argmax(bad))] for end in (low, high))
-        complain_at(name, array, bad, f"must be finite and in [{low:g}, {high:g}], for {why}")
+        raise_at(name, array, bad, f"must be finite and in [{low:g}, {high:g}], for {why}")
 
 
-def beside(count: Any, values: Any) -> np.ndarray:
+def add_trailing_axes(count: Any, values: Any) -> np.ndarray:
     """Give a number of each state of a batch axes of length 1, so that it broadcasts against a field of the states."""
     array = np.asarray(count)
     return array.reshape(array.shape + (1,) * (np.ndim(values) - array.ndim))
@@ -144,7 +144,7 @@ def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
     return array
 
 
-def number(
+def check_float(
     name: str,
     value: Scalar,
     low: float = -math.inf,
@@ -169,8 +169,8 @@ def number(
     left = "(" if open_low or low == -math.inf else "["
     right = ")" if open_high or high == math.inf else "]"
     why = f"must be finite and in {left}{low:g}, {high:g}{right}{'; ' + hint if hint else ''}"
-    complain_at(name, array, ~(np.isfinite(array) & above & below), why)
-    complain_at(name, array, is_subnormal(array), f"nearer to 0 than {TINY:.3g}, XLA takes it for 0; rescale")
+    raise_at(name, array, ~(np.isfinite(array) & above & below), why)
+    raise_at(name, array, is_subnormal(array), f"nearer to 0 than {TINY:.3g}, XLA takes it for 0; rescale")
     return float(array) if array.ndim == 0 else jnp.asarray(array)
 
 
@@ -179,15 +179,15 @@ def is_subnormal(array: Any) -> Any:
     return (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
 
 
-def scalar(name: str, value: Scalar, low: float = -math.inf, high: float = math.inf, **ends: bool) -> Scalar:
+def check_scalar(name: str, value: Scalar, low: float = -math.inf, high: float = math.inf, **ends: bool) -> Scalar:
     """Check a number where an axis for ``vmap`` would make no sense."""
-    found = number(name, value, low, high, **ends)  # type: ignore[arg-type]
+    found = check_float(name, value, low, high, **ends)  # type: ignore[arg-type]
     if np.ndim(found):
         raise ValueError(f"{name} has shape {np.shape(found)}: pass one number")
     return found
 
 
-def ordered(owner: str, low: Scalar, high: Scalar) -> None:
+def check_interval(owner: str, low: Scalar, high: Scalar) -> None:
     """Check that two ends make an interval of finite, positive width, neither overflowing nor taken for 0."""
     if is_traced(low, high):
         return
@@ -195,19 +195,19 @@ def ordered(owner: str, low: Scalar, high: Scalar) -> None:
     with np.errstate(over="ignore"):
         width = high - low
     bad = ~((low < high) & np.isfinite(width))
-    complain_at(f"{owner}.high", high, bad, f"must exceed low = {low[bad][0] if bad.any() else 0:g} by a finite width")
+    raise_at(f"{owner}.high", high, bad, f"must exceed low = {low[bad][0] if bad.any() else 0:g} by a finite width")
     why = f"must exceed low by {NARROWEST:g} at least and {WIDEST:g} at most; rescale the scores"
-    complain_at(f"{owner}.high", high, (width < NARROWEST) | (width > WIDEST), why)
+    raise_at(f"{owner}.high", high, (width < NARROWEST) | (width > WIDEST), why)
 
 
-def places(name: str, value: Any, minimum: int) -> int:
+def check_size(name: str, value: Any, minimum: int) -> int:
     """Check how many numbers a state is to keep, or rounds it is to count."""
-    if whole(name, value, minimum) > MOST_PLACES:
+    if check_int(name, value, minimum) > MOST_PLACES:
         raise ValueError(f"{name} = {value}: at most {MOST_PLACES}")
     return int(value)
 
 
-def whole(name: str, value: Any, minimum: int) -> int:
+def check_int(name: str, value: Any, minimum: int) -> int:
     """Check a size: a whole number, not below a minimum."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
         raise ValueError(f"{name} = {value!r}: must be a whole number, at least {minimum}")
@@ -249,15 +249,15 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
         tiny = np.finfo(cast.dtype).tiny
         return cast if cast.min() >= tiny or cast.max() <= -tiny else _without_subnormals(cast)
     if array.dtype.kind == "f":
-        complain_at(
+        raise_at(
             name,
             array,
             ~np.isfinite(array),
             "scores must be finite; drop the round, or tell replay that it is missing with mask=numpy.isnan(scores)",
         )
-    complain_at(name, array, ~np.isfinite(cast), f"overflows {dtype}; rescale, or enable 64-bit JAX (jax_enable_x64)")
+    raise_at(name, array, ~np.isfinite(cast), f"overflows {dtype}; rescale, or enable 64-bit JAX (jax_enable_x64)")
     remedy = "widen it (a belief's is that of its prior, such as priors.Uniform(low, high)) or rescale the scores"
-    complain_at(name, array, (array < low) | (array > high), f"outside the support [{low:g}, {high:g}]; {remedy}")
+    raise_at(name, array, (array < low) | (array > high), f"outside the support [{low:g}, {high:g}]; {remedy}")
     return cast
 
 
@@ -310,7 +310,7 @@ def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array
     bad = ~((array >= 0) & (array <= 1))
     if bad.any():
         what = "a confidence level lies in [0, 1]; 90 % is 0.9" if name == "levels" else "must lie in [0, 1]"
-        complain_at(name, array, bad, what)
+        raise_at(name, array, bad, what)
     # Level 0 is answered by the lower end and level 1 by the upper one: rounding must not lead there.
     one = np.dtype(dtype).type(1)
     inner = np.clip(array.astype(dtype), np.finfo(one).tiny, np.nextafter(one, one - one))
@@ -342,7 +342,7 @@ def check_not_batched(owner: Any) -> None:
             )
 
 
-def exactly(level: Any) -> str:
+def format_level(level: Any) -> str:
     """Write a level with all of its digits: 0.9, and 0.9999999 where that is meant."""
     return np.format_float_positional(float(level), trim="-")
 

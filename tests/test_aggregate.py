@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpconformal as dpc
-from dpconformal.compositions.aggregate import mixed
+from dpconformal.compositions.aggregate import mix_cdfs
 
 LEVELS = np.array([0.0, 0.1, 0.5, 0.9, 0.99, 1.0])
 BINS = 12
@@ -140,7 +140,7 @@ def test_fixed_share_follows_a_switch():
 def test_the_mixture_costs_no_more_than_the_aggregating_algorithm_allows(forecasts, seed):
     values = np.array(forecasts)
     weights = np.random.default_rng(seed).dirichlet(np.ones(values.size))
-    mixture = float(mixed(jnp.asarray(values)[:, None], jnp.log(jnp.asarray(weights))[:, None])[0])
+    mixture = float(mix_cdfs(jnp.asarray(values)[:, None], jnp.log(jnp.asarray(weights))[:, None])[0])
     assert values.min() - 1e-12 <= mixture <= values.max() + 1e-12
     for outcome in (0, 1):
         allowed = -np.log(np.sum(weights * np.exp(-2 * (values - outcome) ** 2))) / 2

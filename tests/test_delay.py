@@ -580,10 +580,10 @@ def test_the_command_takes_a_delay(tmp_path, monkeypatch):
     import pandas as pd
     from typer.testing import CliRunner
 
-    from dpconformal.cli import passes
+    from dpconformal.cli import work_units
     from dpconformal.cli.main import app
 
-    monkeypatch.setattr(passes, "ROUNDS", 7)  # so that scores are on their way from pass to pass
+    monkeypatch.setattr(work_units, "ROUNDS", 7)  # so that scores are on their way from pass to pass
     np.save(tmp_path / "scores.npy", SCORES[0])
     options = ["--learner", "quantized", "--bins", "8", "--delay", "3", "--levels", "0.5,0.9", "--format", "csv"]
     done = CliRunner().invoke(app, ["replay", str(tmp_path / "scores.npy"), *options, "--out", str(tmp_path / "out")])

@@ -12,7 +12,7 @@ from dpconformal.baselines.grid import GridLearner, grid_of, initial_of
 from dpconformal.beliefs.sliding import CONVENTIONS, Window, empty_window, slide, window_quantile
 from dpconformal.learner import State, rounding
 from dpconformal.pytree import register
-from dpconformal.validation import Scalar, as_numbers, beside, check_within, complain_at, is_traced
+from dpconformal.validation import Scalar, add_trailing_axes, as_numbers, check_within, is_traced, raise_at
 
 OUTSIDE = ("ends", "infinite", "extremes")
 RATES = tuple(0.001 * 2**k for k in range(8))  # of experts
@@ -94,7 +94,7 @@ class WindowExperts(WindowLearner):
             raise ValueError(f"{name} has shape {rates.shape}: pass a rate for each expert, such as [0.001, 0.01, 0.1]")
         if not is_traced(rates):
             rates = rates.astype(float)
-            complain_at(name, rates, ~((rates > 0) & (rates < math.inf)), "must be finite and above 0")
+            raise_at(name, rates, ~((rates > 0) & (rates < math.inf)), "must be finite and above 0")
         object.__setattr__(self, "rates", rates)
 
     @property
@@ -115,7 +115,7 @@ class WindowExperts(WindowLearner):
 def check_window_and_misses(state: Any, learner: Any) -> None:
     """Refuse a window that is out of order, and more misses than there were rounds after the warm-up."""
     window_of(state).check(learner)
-    check_within("state.misses", state.misses, 0, beside(judged_rounds(state, learner), state.misses))
+    check_within("state.misses", state.misses, 0, add_trailing_axes(judged_rounds(state, learner), state.misses))
 
 
 def judged_rounds(state: Any, learner: Any) -> Any:

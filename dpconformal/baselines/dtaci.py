@@ -16,7 +16,7 @@ from dpconformal.baselines.grid import check_in_support, grid_of, initial_of, wi
 from dpconformal.baselines.ogd import slope
 from dpconformal.beliefs.sliding import share_at_least, slide
 from dpconformal.pytree import register
-from dpconformal.validation import Scalar, beside, check_within, complain_at
+from dpconformal.validation import Scalar, add_trailing_axes, check_within, raise_at
 
 
 class WindowAndExperts(NamedTuple):
@@ -34,7 +34,7 @@ class WindowAndExperts(NamedTuple):
         smallest = math.log(2 * learner.horizon * len(learner.rates)) + 1e-3
         check_within("state.log_weights", self.log_weights, -smallest, 0)
         largest = np.max(self.log_weights, axis=-1)
-        complain_at("state.log_weights", self.log_weights, (largest != 0)[..., None], "the largest must be 0")
+        raise_at("state.log_weights", self.log_weights, (largest != 0)[..., None], "the largest must be 0")
 
 
 @register(static=("window", "horizon", "warmup", "outside"))
@@ -148,15 +148,15 @@ class WindowAndRegrets(NamedTuple):
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves: a gain is at most 1, and thresholds lie in the support."""
         check_window_and_misses(self, learner)
-        rounds = beside(judged_rounds(self, learner), self.regret)
+        rounds = add_trailing_axes(judged_rounds(self, learner), self.regret)
         most = rounds * (1 + 1e-3)
         check_within("state.regret", self.regret, -1.5 * most, 1.5 * most)
         check_within("state.largest", self.largest, 0, 1 + 1e-3)
         check_within("state.squares", self.squares, 0, most)
         check_in_support(learner, "answer", self.answer)
-        fresh = beside(self.seen, self.experts) == 0
+        fresh = add_trailing_axes(self.seen, self.experts) == 0
         check_in_support(learner, "experts", self.experts, also_0=fresh)
-        complain_at("state.experts", self.experts, fresh & (np.asarray(self.experts) != 0), "must be 0 at first")
+        raise_at("state.experts", self.experts, fresh & (np.asarray(self.experts) != 0), "must be 0 at first")
 
 
 @register(static=("window", "warmup", "convention"))

@@ -9,26 +9,26 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.sliding import check_latest
-from dpconformal.beliefs.weights import check_unspoilt
+from dpconformal.beliefs.weights import check_valid_count
 from dpconformal.engine.states import advance, check_countable, room_to_count
-from dpconformal.learner import State, usable
+from dpconformal.learner import State, is_valid_score
 from dpconformal.validation import (
     Numbers,
     Scalar,
     as_levels,
     as_numbers,
     as_score,
+    check_float,
+    check_int,
+    check_interval,
     check_not_batched,
     check_not_forked,
+    check_size,
     check_within,
-    complain_at,
-    exactly,
+    format_level,
     is_interval,
     is_traced,
-    number,
-    ordered,
-    places,
-    whole,
+    raise_at,
 )
 
 SAME = 2.0**-22  # levels that are no further apart are one level: four units in the last place of a float32 below 1
@@ -62,10 +62,10 @@ class GridLearner:
         _check_grid(self, owner)
         for name in (*self.not_negative, *self.positive):
             if (value := getattr(self, name)) is not None:
-                value = number(f"{owner}.{name}", value, 0.0, open_low=name in self.positive)
+                value = check_float(f"{owner}.{name}", value, 0.0, open_low=name in self.positive)
                 object.__setattr__(self, name, value)
         for name in self.sizes:
-            object.__setattr__(self, name, places(f"{owner}.{name}", getattr(self, name), 1))
+            object.__setattr__(self, name, check_size(f"{owner}.{name}", getattr(self, name), 1))
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -85,13 +85,13 @@ class GridLearner:
         dtype = dtype or jnp.result_type(float)
         _check_width(self, dtype)
         if rounds is not None:
-            whole("rounds", rounds, 0)
+            check_int("rounds", rounds, 0)
         return _start(self, np.dtype(dtype))
 
     def prepare(self, state: State, rounds: int) -> State:
         """Check that a state, or a batch of them, can be carried on from, and that it can count the rounds to come."""
         check_state(self, state, batched=True)
-        check_unspoilt(state.seen)
+        check_valid_count(state.seen)
         _check_width(self, dtype_of(state))
         return room_to_count(state, rounds)
 
@@ -187,7 +187,7 @@ def _quantile(learner: Any, state: State, levels: Array, given: tuple[Any, ...])
 
 @jax.jit
 def _observe(learner: Any, state: State, score: Array, given: tuple[Any, ...]) -> State:
-    fine = usable(score, learner.support)
+    fine = is_valid_score(score, learner.support)
     return learner.learn(state, score, *given)._replace(seen=advance(state.seen, fine))
 
 
@@ -223,11 +223,11 @@ def _check_grid(learner: Any, owner: str) -> None:
         levels = learner.levels
         if levels.shape[-1] == 0:
             raise ValueError(f"{owner}.levels has shape {levels.shape}: pass at least one level, such as [0.9]")
-        complain_at(f"{owner}.levels", levels, ~((levels >= 0) & (levels <= 1)), "a level lies in [0, 1]; 90 % is 0.9")
+        raise_at(f"{owner}.levels", levels, ~((levels >= 0) & (levels <= 1)), "a level lies in [0, 1]; 90 % is 0.9")
     for name in ("low", "high"):
-        object.__setattr__(learner, name, number(f"{owner}.{name}", getattr(learner, name)))
+        object.__setattr__(learner, name, check_float(f"{owner}.{name}", getattr(learner, name)))
     low, high = learner.support
-    ordered(owner, low, high)
+    check_interval(owner, low, high)
     if getattr(learner, "initial", None) is None:
         return
     initial = _column(f"{owner}.initial", learner.initial)
@@ -239,10 +239,10 @@ def _check_grid(learner: Any, owner: str) -> None:
         )
     if is_traced(initial, low, high):
         return
-    complain_at(f"{owner}.initial", initial, ~np.isfinite(initial), "must be finite")
+    raise_at(f"{owner}.initial", initial, ~np.isfinite(initial), "must be finite")
     if not learner.start_anywhere:
         why = f"a threshold starts within the support [{low}, {high}]"
-        complain_at(f"{owner}.initial", initial, ~((initial >= low) & (initial <= high)), why)
+        raise_at(f"{owner}.initial", initial, ~((initial >= low) & (initial <= high)), why)
 
 
 def _column(name: str, values: Any) -> Any:
@@ -265,12 +265,12 @@ def _check_asked(learner: Any, levels: Any, why: str) -> None:
     name, grids = type(learner).__name__, (_written(grid), _written(np.unique(asked)))
     remedy = f"construct it with the levels that you ask for, {name}({grids[1]}), or use MultiOGD or MultiMVP"
     why = f"not in the grid of this {name}, {grids[0]}{why}; {remedy}, which answer with their nearest level"
-    complain_at("levels", asked, missing, why)
+    raise_at("levels", asked, missing, why)
 
 
 def _written(levels: Any) -> str:
     """Write a few levels, and of many the first and the last."""
-    shown = [exactly(level) for level in levels]
+    shown = [format_level(level) for level in levels]
     return f"[{', '.join(shown if len(shown) <= 8 else [*shown[:3], '…', shown[-1]])}]"
 
 

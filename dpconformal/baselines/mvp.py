@@ -13,14 +13,14 @@ from dpconformal.learner import State, rounding
 from dpconformal.pytree import register
 from dpconformal.validation import (
     Scalar,
-    beside,
+    add_trailing_axes,
+    check_int,
     check_not_forked,
     check_seed,
+    check_size,
     check_within,
-    complain_at,
     is_traced,
-    places,
-    whole,
+    raise_at,
 )
 
 
@@ -38,11 +38,11 @@ class Buckets(NamedTuple):
         """Refuse what no replay leaves: a round of a group is counted once for each level."""
         counts = np.asarray(self.counts, np.int64)
         check_within("state.coin", self.coin, 0, np.nextafter(1, 0))
-        check_within("state.counts", counts, 0, beside(self.seen, counts))
+        check_within("state.counts", counts, 0, add_trailing_axes(self.seen, counts))
         check_within("state.misses", self.misses, 0, counts)
         rounds, seen = counts.sum(axis=-1), np.asarray(self.seen, np.int64)[..., None, None]
         lost = (rounds != rounds[..., :1]) | (rounds > seen) | ((rounds != seen) & (learner.groups == 1))
-        complain_at("state.counts", rounds, lost, "the sum over buckets must be the rounds of the group")
+        raise_at("state.counts", rounds, lost, "the sum over buckets must be the rounds of the group")
         worth = 1 / (np.sqrt(counts + 1) * np.log2(counts + 2)) if learner.normalize else np.ones(())
         check_within("state.worth", self.worth, worth * (1 - 1e-3), worth * (1 + 1e-3), "it is that of its count")
 
@@ -109,7 +109,7 @@ def choose(
     return Choice(jnp.where(member, bucket, -1).astype(jnp.int32), jnp.where(member, threshold, 0))
 
 
-def counted(
+def update_counts(
     state: Buckets, groups: Bool[Array, " N"], bucket: Int[Array, " G"], missed: Bool[Array, " G"], normalize: bool
 ) -> Buckets:
     """Count a round in the buckets played."""
@@ -237,8 +237,8 @@ class MVP(ContextGridLearner):
     def __post_init__(self) -> None:
         super().__post_init__()
         own = type(self).__name__
-        object.__setattr__(self, "resolution", whole(f"{own}.resolution", self.resolution, 1))
-        places(f"{own}.buckets * {own}.groups", self.buckets * self.groups, 1)
+        object.__setattr__(self, "resolution", check_int(f"{own}.resolution", self.resolution, 1))
+        check_size(f"{own}.buckets * {own}.groups", self.buckets * self.groups, 1)
         if not isinstance(self.normalize, bool):
             raise ValueError(f"{own}.normalize = {self.normalize!r}: pass True or False")
         check_seed(f"{own}.seed", self.seed)
@@ -283,7 +283,7 @@ class MVP(ContextGridLearner):
         """Count the round, and whether it missed, in the buckets played."""
         choice = self.choose(state, groups)
         missed = score > self._on_support(choice.threshold)
-        return counted(state, groups, choice.bucket, missed, self.normalize)
+        return update_counts(state, groups, choice.bucket, missed, self.normalize)
 
     def _on_support(self, share: Float[Array, " G"]) -> Float[Array, " G"]:
         return jnp.asarray(self.low, share.dtype) + width_of(self, share.dtype) * share

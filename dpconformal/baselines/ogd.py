@@ -12,7 +12,7 @@ from dpconformal.baselines.grid import GridLearner, check_in_support, grid_of, i
 from dpconformal.engine.states import rounds_after
 from dpconformal.learner import State
 from dpconformal.pytree import register
-from dpconformal.validation import Scalar, beside, check_within, is_traced
+from dpconformal.validation import Scalar, add_trailing_axes, check_within, is_traced
 
 
 class Iterates(NamedTuple):
@@ -157,7 +157,7 @@ class ScaledIterates(NamedTuple):
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves."""
         check_in_support(learner, "iterate", self.iterate, learner.rate)
-        check_within("state.squares", self.squares, 0, beside(self.seen, self.squares) * (1 + 1e-3))
+        check_within("state.squares", self.squares, 0, add_trailing_axes(self.seen, self.squares) * (1 + 1e-3))
 
 
 def scale_free_step(

@@ -12,7 +12,7 @@ from dpconformal.baselines.grid import ContextGridLearner, dtype_of, grid_of, ta
 from dpconformal.beliefs.sliding import check_filled
 from dpconformal.learner import State
 from dpconformal.pytree import register
-from dpconformal.validation import Scalar, as_numbers, beside, check_within, complain_at, is_traced, places
+from dpconformal.validation import Scalar, add_trailing_axes, as_numbers, check_size, check_within, is_traced, raise_at
 
 
 class Controller(NamedTuple):
@@ -27,7 +27,7 @@ class Controller(NamedTuple):
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves: each miss moved the tracker up by one step at most, each other round down."""
         check_filled(self.seen, self.latest, np.nan)
-        rounds = beside(self.seen, self.misses).astype(float)
+        rounds = add_trailing_axes(self.seen, self.misses).astype(float)
         check_within("state.missed", self.missed, 0, np.minimum(rounds, 1))
         check_within("state.misses", self.misses, 0, np.maximum(rounds - 1, 0))
         misses, level = np.asarray(self.misses, float) + np.asarray(self.missed), np.asarray(learner.levels)
@@ -122,7 +122,7 @@ class PID(ContextGridLearner):
             raise ValueError(f"PID.scorecast = {self.scorecast!r}: pass True, and the scorecasts as replay's context")
         super().__post_init__()
         if self.window is not None:
-            object.__setattr__(self, "window", places("PID.window", self.window, 1))
+            object.__setattr__(self, "window", check_size("PID.window", self.window, 1))
         elif self.integral is None:
             raise ValueError("PID.integral = None: without a window give K, in units of the scores, or 0 for P alone")
         check_choice("PID.outside", self.outside, OUTSIDE[:2])
@@ -160,7 +160,7 @@ class PID(ContextGridLearner):
                 f"shape {shape + grid}"
             )
         if not is_traced(array):
-            complain_at("context", array, ~np.isfinite(array), "a scorecast must be finite")
+            raise_at("context", array, ~np.isfinite(array), "a scorecast must be finite")
         return jnp.broadcast_to(jnp.asarray(array, jnp.result_type(float)), full)
 
     def start(self, dtype: Any) -> Controller:
@@ -223,6 +223,6 @@ class PID(ContextGridLearner):
         if row.shape not in ((), (len(self.levels),)):
             raise ValueError(f"context has shape {row.shape}: pass a scorecast, or one for each level of the grid")
         if not is_traced(row):
-            complain_at("context", row, ~np.isfinite(row), "a scorecast must be finite")
+            raise_at("context", row, ~np.isfinite(row), "a scorecast must be finite")
         row = jnp.where(jnp.isfinite(row), row, jnp.nan)
         return jnp.broadcast_to(row, (len(self.levels),))

@@ -16,7 +16,7 @@ from dpconformal.engine.states import MOST
 from dpconformal.engine.totals import pinball
 from dpconformal.learner import State, rounding
 from dpconformal.pytree import register
-from dpconformal.validation import Numbers, Scalar, check_within, complain_at, is_traced
+from dpconformal.validation import Numbers, Scalar, check_within, is_traced, raise_at
 
 ORDERS = 31  # powers of two in the number of a round
 
@@ -37,7 +37,7 @@ class Experts(NamedTuple):
         """Refuse what no replay leaves. Bets of the dead may overflow, and nobody asks for them."""
         now = np.asarray(self.seen, np.int64)[..., None] + 1
         births = np.asarray(self.births)
-        complain_at("state.births", births, births != _births(now, births.shape[-1], learner), "born in no such round")
+        raise_at("state.births", births, births != _births(now, births.shape[-1], learner), "born in no such round")
         step = 1 / math.sqrt(3) + 1e-3
         check_in_support(learner, "answer", self.answer, step)
         # A slot without an expert steps on from 0.
@@ -51,7 +51,7 @@ class Experts(NamedTuple):
         with np.errstate(over="ignore"):
             own = np.where(alive[..., None, :], self.gains, 0) / np.maximum(now - births, 1)[..., None, :] * (1 + bets)
         far = np.abs(wealth - own) > 1e-3 * np.abs(own) + 1e-3
-        complain_at("state.wealth", wealth, ~np.isfinite(wealth) | far, "not what gains and bets come to")
+        raise_at("state.wealth", wealth, ~np.isfinite(wealth) | far, "not what gains and bets come to")
 
 
 @register(static=("lifetime",))

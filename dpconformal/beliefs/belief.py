@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.engine.gaps import quantile_in_gap
+from dpconformal.engine.gaps import quantile_between_atoms
 from dpconformal.priors.base import Prior
 from dpconformal.validation import Numbers, as_floats, as_levels
 
@@ -86,7 +86,7 @@ class Belief(NamedTuple):
         left = jnp.where(j > 0, self.atoms[jnp.maximum(j - 1, 0)], low)
         right = jnp.where(j < self.used, self.atoms[jnp.minimum(j, last)], high)
         rest = 0 if self.rest is None else self.rest[j]
-        return quantile_in_gap(self.prior, self.prior_weight, self.cumulative[j], left, right, levels, rest)
+        return quantile_between_atoms(self.prior, self.prior_weight, self.cumulative[j], left, right, levels, rest)
 
     def _first_reaching(self, levels: Array) -> Int[Array, "..."]:
         """Index of the first atom at which the cdf reaches each level; ``used`` if none does."""

@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from dpconformal.validation import Scalar, beside, check_within, complain_at
+from dpconformal.validation import Scalar, add_trailing_axes, check_within, raise_at
 
 
 def bin_of(
@@ -91,15 +91,15 @@ class BinnedScores(NamedTuple):
         seen = np.asarray(self.seen, float)
         if not weights.shape[-1]:
             raise ValueError("state.weights must have a bin")
-        check_within("state.weights", weights, 0, beside(seen, weights) * 2, "so many scores leave no more")
+        check_within("state.weights", weights, 0, add_trailing_axes(seen, weights) * 2, "so many scores leave no more")
         total = weights.sum(axis=-1)
         if discount is None:
-            complain_at("state.seen", self.seen, total != seen, "counts must add up to state.seen")
+            raise_at("state.seen", self.seen, total != seen, "counts must add up to state.seen")
         else:
             mass = -np.expm1(seen * np.log(discount)) / (1 - discount)
             # Rounding piles up where a discount is next to 1, but never to half of it all.
             why = "state.weights do not add up to the mass of so many scores"
-            complain_at("state.seen", self.seen, (total < mass / 2) | (total > 2 * mass), why)
+            raise_at("state.seen", self.seen, (total < mass / 2) | (total > 2 * mass), why)
 
 
 def check_rounding(name: str, rounding: Any) -> None:

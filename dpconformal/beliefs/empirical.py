@@ -19,7 +19,7 @@ from dpconformal.beliefs.sorted_scores import (
     merge,
     take_in,
 )
-from dpconformal.beliefs.weights import Weights, check_precision, check_prior, check_unspoilt
+from dpconformal.beliefs.weights import Weights, check_precision, check_prior, check_valid_count
 from dpconformal.engine.kernel import run_kernel
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
@@ -30,10 +30,10 @@ from dpconformal.validation import (
     as_floats,
     as_levels,
     as_numbers,
+    check_int,
     check_not_batched,
-    complain_at,
     is_traced,
-    whole,
+    raise_at,
 )
 
 
@@ -56,7 +56,7 @@ class Empirical:
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
         check_not_batched(self)
-        room = FIRST_CAPACITY if rounds is None else padded_length(whole("rounds", rounds, 0))
+        room = FIRST_CAPACITY if rounds is None else padded_length(check_int("rounds", rounds, 0))
         dtype = dtype or jnp.result_type(float)
         check_precision(self, dtype)
         return empty(max(room, 1), dtype)
@@ -64,7 +64,7 @@ class Empirical:
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, also in a batch of states."""
         check_sorted(self, state, batched=True)
-        check_unspoilt(state.seen)
+        check_valid_count(state.seen)
         if rounds:  # without any, nothing need be compiled
             check_precision(self, state.values.dtype)
         return grow(state, rounds)
@@ -202,7 +202,7 @@ def check_ends(learner: Any) -> None:
     if not is_traced(learner.low, learner.high):
         bad = ~(np.asarray(learner.low) < np.asarray(learner.high))
         why = f"must exceed low = {learner.low}"
-        complain_at(f"{owner}.high", np.broadcast_to(learner.high, bad.shape), bad, why)
+        raise_at(f"{owner}.high", np.broadcast_to(learner.high, bad.shape), bad, why)
 
 
 def masses_of(counts: Int[Array, "*T"], total: Int[Array, "*T"], dtype: Any) -> Weights:

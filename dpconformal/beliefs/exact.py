@@ -22,7 +22,7 @@ from dpconformal.beliefs.weights import (
     check_belief,
     check_fresh,
     check_rounds,
-    check_unspoilt,
+    check_valid_count,
     closes_over_traced,
     weights_of,
 )
@@ -31,7 +31,7 @@ from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.rounds import Rounds, padded_length
-from dpconformal.validation import Numbers, Scalar, as_levels, whole
+from dpconformal.validation import Numbers, Scalar, as_levels, check_int
 
 
 @register(static=("capacity",))
@@ -75,7 +75,7 @@ class Exact:
     def __post_init__(self) -> None:
         check_belief("Exact", self)
         if self.capacity is not None:
-            object.__setattr__(self, "capacity", whole("Exact.capacity", self.capacity, 1))
+            object.__setattr__(self, "capacity", check_int("Exact.capacity", self.capacity, 1))
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -99,7 +99,7 @@ class Exact:
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, also in a batch of states, and check the schedule on them."""
         check_sorted(self, state, batched=True)
-        check_unspoilt(state.seen)
+        check_valid_count(state.seen)
         if rounds:  # without any, nothing need be compiled
             check_rounds(self, state.seen, rounds, state.values.dtype)
         return grow(state, rounds)

@@ -20,7 +20,7 @@ from dpconformal.beliefs.sorted_scores import Ranked, SortedScores, rank_scores
 from dpconformal.beliefs.weights import weights_by_round
 from dpconformal.engine.fenwick import order_walk, tree_walk
 from dpconformal.engine.histogram import bin_walk
-from dpconformal.engine.kernel import NativeKernel, Piece, Segment, cut_piece, pad, pieces
+from dpconformal.engine.kernel import NativeKernel, PaddedSegment, Segment, pad, padded_segments, take_segment
 from dpconformal.engine.linked_list import Insertion, LinkedList, linked, null_node, unlink, walk_list
 from dpconformal.engine.pointer_loop import (
     NO_PLACE,
@@ -159,9 +159,11 @@ def _exact_segments(learner: Any, begin: SortedScores, ranked: Ranked, rounds: R
     end, size = _last_state(begin, ranked, rounds), ranked.values.size
     nodes, null = _linked(size, end.seen), null_node(size)
     places = np.minimum(ranked.places, np.int32(null))
-    for piece in reversed(pieces(rounds.length, rounds.levels.shape[-1])):
+    for piece in reversed(padded_segments(rounds.length, rounds.levels.shape[-1])):
         nodes, insertions = unlink(nodes, pad(places[piece.rounds], piece.padding, null))
-        run = partial(_run_list, learner, nodes, insertions, ranked.values, *cut_piece(rounds, piece, begin.seen), keep)
+        run = partial(
+            _run_list, learner, nodes, insertions, ranked.values, *take_segment(rounds, piece, begin.seen), keep
+        )
         yield Segment(piece.rounds, run, end if piece.rounds.stop == rounds.length else None)
 
 
@@ -183,8 +185,8 @@ def _tree_segments(
         old = np.argsort(begin.arrivals[:seen])
         in_time = np.concatenate([begin.values[:seen][old], in_time])
 
-    def run(piece: Piece) -> Any:
-        counts, own = cut_piece(rounds, piece, begin.seen)
+    def run(piece: PaddedSegment) -> Any:
+        counts, own = take_segment(rounds, piece, begin.seen)
         start, new = int(counts[0]), np.count_nonzero(own.observed)
         first = max(start - window, 0)
         recent = in_time[first : start + new]
@@ -196,7 +198,7 @@ def _tree_segments(
         return run_tree(learner, Ranked(recent.values, arrived, places), counts, own, keep, epoch)
 
     end = _last_state(begin, ranked, rounds)
-    for piece in pieces(rounds.length, rounds.levels.shape[-1], longest):
+    for piece in padded_segments(rounds.length, rounds.levels.shape[-1], longest):
         yield Segment(piece.rounds, partial(run, piece), end if piece.rounds.stop == rounds.length else None)
 
 
@@ -207,8 +209,8 @@ def _last_state(begin: SortedScores, ranked: Ranked, rounds: Rounds) -> SortedSc
 def _bin_segments(learner: Any, begin: BinnedScores, placed: Any, rounds: Rounds, keep: str) -> Iterator[Segment]:
     """Cut the rounds into segments; the state between them needs the bins of the scores only."""
     state, epoch = begin, epoch_for(learner.discount, rounds.scores.dtype)
-    for piece in pieces(rounds.length, rounds.levels.shape[-1], LONGEST):
-        counts, own = cut_piece(rounds, piece, begin.seen)
+    for piece in padded_segments(rounds.length, rounds.levels.shape[-1], LONGEST):
+        counts, own = take_segment(rounds, piece, begin.seen)
         run = partial(_run_bins, learner, state, counts, own, keep, epoch)
         count = counts[-1] + own.observed[-1].astype(counts.dtype)
         state = state_after(learner, state, own.scores, own.observed, count)

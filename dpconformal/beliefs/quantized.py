@@ -16,18 +16,27 @@ from dpconformal.beliefs.weights import (
     check_belief,
     check_fresh,
     check_rounds,
-    check_unspoilt,
+    check_valid_count,
     closes_over_traced,
     weights_of,
 )
 from dpconformal.engine.kernel import run_kernel
 from dpconformal.engine.states import advance, check_countable, joint_count, ready_to_merge, room_to_count
-from dpconformal.learner import usable
+from dpconformal.learner import is_valid_score
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.rounds import Rounds
-from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, as_score, check_not_batched, is_traced, places
+from dpconformal.validation import (
+    Numbers,
+    Scalar,
+    as_floats,
+    as_levels,
+    as_score,
+    check_not_batched,
+    check_size,
+    is_traced,
+)
 
 
 @register(static=("bins", "rounding"))
@@ -80,7 +89,7 @@ class Quantized:
         check_belief("Quantized", self)
         check_rounding("Quantized.rounding", self.rounding)
         if self.bins is not None:
-            object.__setattr__(self, "bins", places("Quantized.bins", self.bins, 1))
+            object.__setattr__(self, "bins", check_size("Quantized.bins", self.bins, 1))
         if not is_traced(self.support) and not np.all(np.isfinite(self.support)):
             raise ValueError(f"Quantized.prior has support {self.support}: equal bins need a bounded one")
 
@@ -108,7 +117,7 @@ class Quantized:
     def prepare(self, state: BinnedScores, rounds: int) -> BinnedScores:
         """Check the schedule on the rounds to come, and that they can be counted."""
         self._check(state, batched=True)
-        check_unspoilt(state.seen)
+        check_valid_count(state.seen)
         if rounds:  # without any, nothing need be compiled
             check_rounds(self, state.seen, rounds, self._dtype(state))
         return room_to_count(state, rounds)
@@ -172,7 +181,7 @@ class Quantized:
 
 @jax.jit
 def _observe(learner: Quantized, state: BinnedScores, score: Array) -> BinnedScores:
-    fine = usable(score, learner.support)
+    fine = is_valid_score(score, learner.support)
     bins, known = state.weights.shape[-1], jnp.where(fine, score, jnp.asarray(learner.support[0], score.dtype))
     here = jnp.arange(bins, dtype=jnp.int32) == bin_index(known, learner.support, bins, learner.rounding)
     old = state.weights

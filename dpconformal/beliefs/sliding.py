@@ -9,22 +9,22 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.empirical import rank_of_level
-from dpconformal.beliefs.weights import check_precision, check_prior, check_unspoilt
+from dpconformal.beliefs.weights import check_precision, check_prior, check_valid_count
 from dpconformal.engine.states import advance, check_countable, joint_count, ready_to_merge, room_to_count
-from dpconformal.learner import usable
+from dpconformal.learner import is_valid_score
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.validation import (
     Numbers,
     Scalar,
+    add_trailing_axes,
     as_floats,
     as_levels,
     as_score,
-    beside,
     check_not_batched,
-    complain_at,
+    check_size,
     is_traced,
-    places,
+    raise_at,
 )
 
 CONVENTIONS = ("linear", "higher", "inverted_cdf")
@@ -53,16 +53,16 @@ class Window(NamedTuple):
         del learner
         check_filled(self.seen, self.latest, np.inf)
         ordered = np.asarray(self.ordered)
-        complain_at("state.ordered", ordered, ordered != np.sort(self.latest, axis=-1), "state.latest, ascending")
+        raise_at("state.ordered", ordered, ordered != np.sort(self.latest, axis=-1), "state.latest, ascending")
 
 
 def check_filled(seen: Any, latest: Any, nothing: float) -> None:
     """Refuse a window that holds no score where one must be, or something else where none came yet."""
     latest = np.asarray(latest)
-    used = np.arange(latest.shape[-1]) < beside(seen, latest)
+    used = np.arange(latest.shape[-1]) < add_trailing_axes(seen, latest)
     empty = np.isnan(latest) if np.isnan(nothing) else latest == nothing
     why = f"state.seen scores stand first, {nothing} where none came yet"
-    complain_at("state.latest", latest, np.where(used, ~np.isfinite(latest), ~empty), why)
+    raise_at("state.latest", latest, np.where(used, ~np.isfinite(latest), ~empty), why)
 
 
 def check_latest(owner: str, latest: Any, support: tuple[Scalar, Scalar]) -> None:
@@ -73,7 +73,7 @@ def check_latest(owner: str, latest: Any, support: tuple[Scalar, Scalar]) -> Non
     low, high = (np.asarray(end, scores.dtype) for end in support)
     foreign = np.isfinite(scores) & ((scores < low) | (scores > high))
     why = f"outside the support [{low:g}, {high:g}] of this {owner}: carry on with the learner that made it"
-    complain_at("state.latest", scores, foreign, why)
+    raise_at("state.latest", scores, foreign, why)
 
 
 def empty_window(size: int, dtype: Any) -> Window:
@@ -172,7 +172,7 @@ class SlidingERM:
 
     def __post_init__(self) -> None:
         check_prior("SlidingERM", self.prior)
-        object.__setattr__(self, "window", places("SlidingERM.window", self.window, 1))
+        object.__setattr__(self, "window", check_size("SlidingERM.window", self.window, 1))
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -189,7 +189,7 @@ class SlidingERM:
     def prepare(self, state: Window, rounds: int) -> Window:
         """Check that a state, or a batch of them, can be carried on from, and that it can count the rounds to come."""
         self._check(state, batched=True)
-        check_unspoilt(state.seen)
+        check_valid_count(state.seen)
         if rounds:  # without any, nothing need be compiled
             check_precision(self, state.latest.dtype)
         return room_to_count(state, rounds)
@@ -234,7 +234,7 @@ class SlidingERM:
 
 @jax.jit
 def _observe(learner: SlidingERM, state: Window, score: Array) -> Window:
-    return slide(state, score)._replace(seen=advance(state.seen, usable(score, learner.support)))
+    return slide(state, score)._replace(seen=advance(state.seen, is_valid_score(score, learner.support)))
 
 
 @jax.jit

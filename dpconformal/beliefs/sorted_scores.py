@@ -11,9 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from dpconformal.engine.pointer_loop import NO_PLACE
 from dpconformal.engine.states import MOST, advance, joint_count
-from dpconformal.learner import usable
+from dpconformal.learner import is_valid_score
 from dpconformal.rounds import padded_length
-from dpconformal.validation import Numbers, Scalar, as_score, check_not_batched, complain_at, is_traced
+from dpconformal.validation import Numbers, Scalar, as_score, check_not_batched, is_traced, raise_at
 
 FIRST_CAPACITY = 256  # room of a state that is filled online, before it first grows
 
@@ -46,7 +46,7 @@ class SortedScores(NamedTuple):
         used = slot < seen[..., None]
         if np.isnan(values).any() or (values[..., 1:] < values[..., :-1]).any() or (np.isfinite(values) != used).any():
             raise ValueError("state.values must be ascending, finite up to state.seen and infinite beyond")
-        complain_at("state.values", values, ~used & (values < 0), "beyond state.seen stands +inf")
+        raise_at("state.values", values, ~used & (values < 0), "beyond state.seen stands +inf")
         if (np.sort(np.where(used, arrivals, slot + 1), axis=-1) != slot + 1).any() or (arrivals[~used] != 0).any():
             raise ValueError("state.arrivals must be the rounds from 1 to state.seen, each once, and 0 beyond")
 
@@ -109,7 +109,7 @@ def _insert(state: SortedScores, score: Float[Array, ""], support: tuple[Scalar,
         shifted = jnp.concatenate([column[:1], column[:-1]])
         return jnp.where(slot < position, column, jnp.where(slot == position, new, shifted))
 
-    seen = advance(state.seen, usable(score, support) & (state.seen < capacity))
+    seen = advance(state.seen, is_valid_score(score, support) & (state.seen < capacity))
     return SortedScores(seen, put(state.values, score), put(state.arrivals, state.seen + 1))
 
 

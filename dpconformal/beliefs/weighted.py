@@ -14,7 +14,7 @@ from dpconformal.beliefs.weights import Weights, check_prior
 from dpconformal.engine.fenwick import empirical_thresholds
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
-from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, is_traced, number
+from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, check_float, is_traced
 
 
 class Fading(Empirical):
@@ -182,7 +182,7 @@ class NExCP(Fading):
 def _check_discount(learner: Any) -> None:
     owner = type(learner).__name__
     hint = "for no discount use ERM or SplitConformal"
-    value = number(f"{owner}.discount", learner.discount, 0.0, 1.0, open_low=True, open_high=True, hint=hint)
+    value = check_float(f"{owner}.discount", learner.discount, 0.0, 1.0, open_low=True, open_high=True, hint=hint)
     object.__setattr__(learner, "discount", value)
 
 

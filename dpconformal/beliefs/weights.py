@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from dpconformal import schedules
 from dpconformal.engine.states import rounds_after
 from dpconformal.priors import Prior
-from dpconformal.validation import check_not_batched, complain_at, is_interval, is_traced, number, whole
+from dpconformal.validation import check_float, check_int, check_not_batched, is_interval, is_traced, raise_at
 
 
 class Weights(NamedTuple):
@@ -86,7 +86,9 @@ def check_belief(owner: str, learner: Any) -> None:
         object.__setattr__(learner, "schedule", schedules.as_schedule(learner.schedule))
     if learner.discount is not None:
         hint = "leave it out for no discount"
-        discount = number(f"{owner}.discount", learner.discount, 0.0, 1.0, open_low=True, open_high=True, hint=hint)
+        discount = check_float(
+            f"{owner}.discount", learner.discount, 0.0, 1.0, open_low=True, open_high=True, hint=hint
+        )
         object.__setattr__(learner, "discount", discount)
 
 
@@ -100,17 +102,17 @@ def check_prior(owner: str, prior: Any) -> None:
         )
 
 
-def check_unspoilt(seen: Any) -> None:
+def check_valid_count(seen: Any) -> None:
     """Refuse to carry on from a state that met something bad inside ``jit``."""
     if not is_traced(seen):
         why = "a bad score or a full buffer was met inside jit; carry on from an earlier state"
-        complain_at("state.seen", seen, np.asarray(seen) < 0, why)
+        raise_at("state.seen", seen, np.asarray(seen) < 0, why)
 
 
 def check_fresh(learner: Any, rounds: int | None, dtype: Any) -> None:
     """Check a belief on its first rounds, before a state is made."""
     check_not_batched(learner)
-    check_rounds(learner, 0, 0 if rounds is None else whole("rounds", rounds, 0), dtype)
+    check_rounds(learner, 0, 0 if rounds is None else check_int("rounds", rounds, 0), dtype)
 
 
 def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
@@ -119,7 +121,7 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
 
     ``dtype``: To compute in. What is in range as written may not be in float32: β = 1 - 1e-9 is 1 there.
     """
-    check_unspoilt(seen)
+    check_valid_count(seen)
     if is_traced(learner):
         return
     counts = np.zeros(1, int) if is_traced(seen) else np.atleast_1d(seen)

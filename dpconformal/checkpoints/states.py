@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checkpoints.records import as_jax
-from dpconformal.engine.feedback import Delayed, taken_up
+from dpconformal.engine.feedback import Delayed, split_delayed_state
 from dpconformal.learner import ContextLearner, SizedLearner, State, fresh_state
 from dpconformal.rounds import Rounds
 from dpconformal.validation import is_traced
@@ -77,7 +77,7 @@ def check_waiting(learner: Any, state: Delayed) -> None:
     if np.shape(leaf)[: np.ndim(leaf) - pattern.ndim] != delay.shape:
         raise ValueError(f"state.delay has shape {delay.shape}, which does not fit the other parts of the state")
     context = state.waiting.context
-    taken_up(learner, state, delay, delay.shape, context)
+    split_delayed_state(learner, state, delay, delay.shape, context)
     if context is not None:
         if not isinstance(learner, ContextLearner):
             raise ValueError(f"state.waiting.context is there, and {type(learner).__name__} takes none")

@@ -11,15 +11,15 @@ import dpconformal as dpc
 from dpconformal.checkpoints.journal import note, recall
 from dpconformal.cli import options
 from dpconformal.cli.options import make_learners
-from dpconformal.cli.passes import NUMBERS, plan, replay_to_disk, replayed, tally
 from dpconformal.cli.pictures import draw_comparison
-from dpconformal.cli.unfinished import identity, numbers_of, unfinished
+from dpconformal.cli.resumable_job import identity, numbers_of, resumable_job
+from dpconformal.cli.work_units import NUMBERS, plan, replay_to_disk, replayed, tally
 from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
 from dpconformal.display.figures import pyplot
 from dpconformal.display.terminal import Terminal, number, table
 from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, staged
-from dpconformal.validation import exactly
+from dpconformal.validation import format_level
 
 MEASURES = ("coverage", "loss", "mean_threshold")
 
@@ -126,7 +126,7 @@ def compare(
         "--learners": {name: repr(learner) for name, learner in made.items()},
         "hyperparameters": numbers_of(made),
     }
-    with unfinished(out, job, resume) as work:
+    with resumable_job(out, job, resume) as work:
         recorded = options.read_to_disk(scores, column, batch, made, ends, one_series, work)
         runs, seconds = {}, {}
         for k, name in enumerate(track(list(made), "comparing")):
@@ -187,7 +187,7 @@ def measured(runs: dict[str, np.ndarray], recorded: Recorded, levels: list[float
             at += len(series)
         for measure in ("coverage", "loss", "mean_threshold", "regret"):
             values = np.mean([one[measure] for one in found], axis=0)
-            row |= {f"{measure} {exactly(level)}": value for level, value in zip(levels, values, strict=True)}
+            row |= {f"{measure} {format_level(level)}": value for level, value in zip(levels, values, strict=True)}
         row["loss"] = np.mean([one["loss"] for one in found], axis=0).mean()
         row["crossings"] = sum(int(one["crossing_rounds"]) for one in found)
         rows.append(row)
@@ -201,7 +201,7 @@ def _with_errors(frame: Any, made: dict[str, Any], recorded: Recorded, levels: l
     rows = []
     for name in track(list(made), "errors"):
         found = record_errors(made[name], recorded, levels)
-        row = {f"{m} {exactly(a)} se": found[m][k] for m in MEASURES for k, a in enumerate(levels)}
+        row = {f"{m} {format_level(a)} se": found[m][k] for m in MEASURES for k, a in enumerate(levels)}
         rows.append(row | {"loss se": found["loss"][-1]})
     return pd.concat([frame, pd.DataFrame(rows)], axis=1)
 
@@ -214,7 +214,7 @@ def _times(seconds: dict[str, float]) -> Any:
 
 def _shown(frame: Any, seconds: dict[str, float], recorded: Recorded, levels: list[float], level: float) -> Any:
     few = levels if len(levels) <= 4 else sorted({levels[0], level, levels[-1]})
-    heads = ["coverage at", *map(exactly, few), "loss", f"width {exactly(level)}", "cross", "ms"]
+    heads = ["coverage at", *map(format_level, few), "loss", f"width {format_level(level)}", "cross", "ms"]
     best = frame["loss"].min()
     rows = []
     for _, row in frame.iterrows():
@@ -222,16 +222,16 @@ def _shown(frame: Any, seconds: dict[str, float], recorded: Recorded, levels: li
         rows.append(
             [
                 row["learner"],
-                *(f"{row[f'coverage {exactly(a)}']:.3f}" for a in few),
+                *(f"{row[f'coverage {format_level(a)}']:.3f}" for a in few),
                 loss,
-                number(row[f"mean_threshold {exactly(level)}"]),
+                number(row[f"mean_threshold {format_level(level)}"]),
                 f"{row['crossings']:,}",
                 f"{1e3 * seconds[row['learner']]:,.0f}",
             ]
         )
         if "loss se" in frame:
-            coverage = [row[f"coverage {exactly(a)} se"] for a in few]
-            others = [row["loss se"], row[f"mean_threshold {exactly(level)} se"]]
+            coverage = [row[f"coverage {format_level(a)} se"] for a in few]
+            others = [row["loss se"], row[f"mean_threshold {format_level(level)} se"]]
             shown = [f"{x:.3f}" if np.isfinite(x) else "" for x in coverage] + [number(x) for x in others]
             rows.append(["  ±", *shown, "", ""])
     series = f"{len(recorded.names):,} series, " if len(recorded.names) > 1 else ""

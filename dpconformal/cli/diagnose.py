@@ -9,13 +9,13 @@ import typer
 import dpconformal as dpc
 from dpconformal.cli import options
 from dpconformal.cli.options import make_learners
-from dpconformal.cli.passes import replay_series
+from dpconformal.cli.work_units import replay_series
 from dpconformal.diagnostics.dependence import ljung_box
 from dpconformal.display.figures import pyplot
 from dpconformal.display.terminal import Terminal, table
 from dpconformal.experiments.runs import track
 from dpconformal.files import staged
-from dpconformal.validation import exactly
+from dpconformal.validation import format_level
 
 _LAGS = 10
 _SUSPICIOUS = 0.01  # a p-value below this is worth a word
@@ -124,7 +124,7 @@ def _questions(run: dpc.Replay, bets: dpc.martingales.Exchangeability, window: i
     curve, band = dpc.diagnostics.coverage_curve(run), dpc.diagnostics.rolling_band(run, window)
     misses = dpc.diagnostics.miss_dependence(run, _LAGS)
     for level in curve.level.values:
-        name = exactly(level)
+        name = format_level(level)
         here, low, high = (float(curve[end].sel(level=level)) for end in ("coverage", "low", "high"))
         enough = _answer(bool(low <= level <= high), bool(here > level))
         rows.append(Answer(f"{name}: often enough?", enough, f"{here:.3f}, 95 % interval {low:.3f} … {high:.3f}"))

@@ -8,7 +8,7 @@ import typer
 
 from dpconformal import experiments
 from dpconformal.cli import options
-from dpconformal.cli.unfinished import unfinished
+from dpconformal.cli.resumable_job import resumable_job
 from dpconformal.display.terminal import Terminal, number, table
 from dpconformal.files import staged
 
@@ -48,7 +48,7 @@ def _run(
     console = Terminal()
     folder = out or Path("results") / name
     job = {"command": f"experiment {name}"} | {f"--{key.replace('_', '-')}": value for key, value in given.items()}
-    with unfinished(folder, job, resume) as work:
+    with resumable_job(folder, job, resume) as work:
         data = getattr(experiments, name)(**given, checkpoint=work / "steps")
         _show(console, name, data, rows)
         with staged(folder, work) as stage:

@@ -13,7 +13,7 @@ from dpconformal.cli.diagnose import diagnose
 from dpconformal.cli.experiment import experiment
 from dpconformal.cli.panel import panel
 from dpconformal.cli.replay import replay
-from dpconformal.cli.unfinished import stopped_at_once
+from dpconformal.cli.resumable_job import stopped_at_once
 from dpconformal.display import visible
 from dpconformal.display.terminal import Terminal
 

@@ -15,7 +15,7 @@ import dpconformal as dpc
 from dpconformal.checkpoints.container import write_whole
 from dpconformal.cli import options
 from dpconformal.cli.options import make_learners
-from dpconformal.cli.unfinished import numbers_of, unfinished
+from dpconformal.cli.resumable_job import numbers_of, resumable_job
 from dpconformal.display.terminal import Terminal, number, table
 from dpconformal.engine.kernel import cores
 from dpconformal.experiments.runs import track
@@ -33,7 +33,7 @@ from dpconformal.panel.storing import (
     save_panel,
     write_regions,
 )
-from dpconformal.validation import exactly
+from dpconformal.validation import format_level
 
 SECONDS = 20  # to wait for a scheduler, and for its first worker
 # Whoever reaches a port of Dask's can run code here. Between processes it asks for a certificate that is made for the
@@ -175,7 +175,7 @@ def panel(
         "--keep": keep,
     }
     beside = out.with_name(f".{out.name}")  # what is being written is not to be taken for a result
-    with unfinished(beside, job, resume, hidden=True) as work, cluster(scheduler, workers) as client:
+    with resumable_job(beside, job, resume, hidden=True) as work, cluster(scheduler, workers) as client:
         size = max(_CHUNK // len(asked), 1)
         array = _staged(source, id, time, score, size, work, client)
         dim = dimension_of_time(array, time)
@@ -262,7 +262,7 @@ def _shown(stored: Any, learner: str, source: str, series: int, rounds: int) -> 
 
     found = dask.compute(*columns)
     rows = [
-        [exactly(level), *(number(float(column[k])) for column in found)]
+        [format_level(level), *(number(float(column[k])) for column in found)]
         for k, level in enumerate(stored["level"].values)
     ]
     return table(f"{learner} on {source}: {series:,} series of up to {rounds:,} rounds", heads, rows, left=0)

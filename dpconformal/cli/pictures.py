@@ -9,7 +9,7 @@ import numpy as np
 import dpconformal as dpc
 from dpconformal.display.figures import COLOURS, FAINT, INK, as_label, panels
 from dpconformal.files import Recorded
-from dpconformal.validation import exactly
+from dpconformal.validation import format_level
 
 _SPARE = ("#e0a100", "#d1495b", "#0b7a75", "#4b3f72", "#7fb800", "#8d5524", "#3d5a80")  # in none of our pictures
 
@@ -52,7 +52,7 @@ def draw_comparison(
         rolling = np.asarray(dpc.metrics.rolling_coverage(run, window))[:, 0]
         middle.plot(time[window - 1 :][::thin], rolling[::thin], **style)
         row = measured[measured["learner"] == name].iloc[0]
-        gap = [row[f"coverage {exactly(a)}"] - a for a in levels]
+        gap = [row[f"coverage {format_level(a)}"] - a for a in levels]
         below.plot(levels, gap, marker="o", markersize=4, **style)
     middle.axhline(level, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     below.axhline(0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))

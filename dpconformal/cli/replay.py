@@ -11,13 +11,13 @@ from rich.markup import escape
 import dpconformal as dpc
 from dpconformal.cli import options
 from dpconformal.cli.options import make_learners
-from dpconformal.cli.passes import replay_to_disk, runs_of, tally
-from dpconformal.cli.unfinished import identity, numbers_of, unfinished
+from dpconformal.cli.resumable_job import identity, numbers_of, resumable_job
+from dpconformal.cli.work_units import replay_to_disk, runs_of, tally
 from dpconformal.display.terminal import Terminal, number, table
 from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, staged
 from dpconformal.files.source import arrow
-from dpconformal.validation import exactly
+from dpconformal.validation import format_level
 
 FORMATS = ("parquet", "csv", "netcdf")
 _ROWS = 2**18  # written at a time
@@ -65,7 +65,7 @@ def _columns(recorded: Recorded, thresholds: np.ndarray, levels: list[float]) ->
             columns: dict[str, Any] = {"series": np.repeat([name], size)} if named else {}
             columns |= {"round": np.arange(here.start + 1, here.stop + 1), "score": np.asarray(series[here])}
             own = np.asarray(thresholds[row + here.start : row + here.stop])
-            columns |= {f"threshold_{exactly(level)}": own[:, k] for k, level in enumerate(levels)}
+            columns |= {f"threshold_{format_level(level)}": own[:, k] for k, level in enumerate(levels)}
             waiting.append(columns)
             count += size
             if count >= _ROWS:  # short series go together
@@ -154,7 +154,7 @@ def replay(
         "hyperparameters": numbers_of(made),
         **({"--delay": delay} if delay else {}),  # what was begun before there was a delay can go on
     }
-    with unfinished(out, job, resume) as work:
+    with resumable_job(out, job, resume) as work:
         recorded = options.read_to_disk(scores, column, batch, {learner: made}, ends, one_series, work)
         check_form(form, recorded, len(asked))
         thresholds, _ = replay_to_disk(made, recorded, asked, work / "run", delay=delay)
@@ -201,7 +201,7 @@ def _shown(recorded: Recorded, learner: str, summary: Any) -> Any:
     source, count, rounds = Path(recorded.source).name, len(recorded.names), recorded.total
     if count == 1:
         heads = ("level", "coverage", "mean threshold", "loss", "regret", "longest miss run")
-        rows = [[exactly(row["level"]), *(number(row[m]) for m in _MEASURES)] for _, row in summary.iterrows()]
+        rows = [[format_level(row["level"]), *(number(row[m]) for m in _MEASURES)] for _, row in summary.iterrows()]
         return table(f"{learner} on {source}: {rounds:,} rounds", heads, rows, left=0)
     wide = ("level", "coverage", "lowest", "highest", "mean threshold", "loss", "highest regret")
     by_level = summary.groupby("level")
@@ -213,7 +213,7 @@ def _shown(recorded: Recorded, learner: str, summary: Any) -> Any:
         by_level["loss"].mean(),
         by_level["regret"].max(),
     )
-    rows = [[exactly(level), *(number(column[level]) for column in columns)] for level in by_level.groups]
+    rows = [[format_level(level), *(number(column[level]) for column in columns)] for level in by_level.groups]
     return table(f"{learner} on {source}: {count:,} series, {rounds:,} rounds", wide, rows, left=0)
 
 

@@ -13,31 +13,38 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.bins import BinnedScores, bin_edges, part_way
-from dpconformal.beliefs.weights import check_unspoilt
-from dpconformal.compositions.stacks import cdf_in_cells, joined, parted, read, stacked, takes_context
+from dpconformal.beliefs.weights import check_valid_count
+from dpconformal.compositions.stacks import (
+    cdf_in_cells,
+    stack_learners,
+    stack_states,
+    takes_context,
+    unstack_states,
+    vmap_learners,
+)
 from dpconformal.engine.states import advance
-from dpconformal.learner import BeliefLearner, Learner, SizedLearner, State, fresh_state, support_of, usable
+from dpconformal.learner import BeliefLearner, Learner, SizedLearner, State, fresh_state, is_valid_score, support_of
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
 from dpconformal.validation import (
     Numbers,
     Scalar,
+    add_trailing_axes,
     as_floats,
     as_levels,
     as_score,
-    beside,
+    check_float,
     check_not_batched,
+    check_size,
     check_within,
     is_traced,
-    number,
-    places,
 )
 
 # A forecast F of whether a score is at most u costs (F - outcome)². This game is mixable at a rate of 2.
 RATE = 2
 
 
-def mixed(values: Float[Array, "N P"], log_weights: Float[Array, "N P"]) -> Float[Array, " P"]:
+def mix_cdfs(values: Float[Array, "N P"], log_weights: Float[Array, "N P"]) -> Float[Array, " P"]:
     """
     Mix the cdfs of N beliefs at P points, each point with weights of its own.
 
@@ -53,7 +60,7 @@ def mixed(values: Float[Array, "N P"], log_weights: Float[Array, "N P"]) -> Floa
     return lax.cond(jnp.any(mixture[1:] < mixture[:-1]), jnp.sort, lambda ascending: ascending, mixture)
 
 
-def learnt(
+def update_weights(
     log_weights: Float[Array, "N P"], values: Float[Array, "N P"], above: Float[Array, " P"], share: Any
 ) -> Float[Array, "N P"]:
     """
@@ -102,9 +109,9 @@ class Mixture(NamedTuple):
         weights = np.asarray(self.log_weights)
         if not weights.shape[-1]:
             raise ValueError("state.log_weights must have a cell")
-        lowest = -4 * beside(self.seen, weights) - math.log(weights.shape[-2]) - 1
+        lowest = -4 * add_trailing_axes(self.seen, weights) - math.log(weights.shape[-2]) - 1
         check_within("state.log_weights", weights, lowest, 1e-3)
-        states = parted(learner.learners, self.learners, np.ndim(self.seen))
+        states = unstack_states(learner.learners, self.learners, np.ndim(self.seen))
         for inner, own in zip(learner.learners, states, strict=True):
             own.check(inner)
             if not np.array_equal(own.seen, self.seen):
@@ -161,10 +168,10 @@ class Aggregate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learners", _checked(self.learners))
-        share = number("Aggregate.fixed_share", self.fixed_share, 0.0, 1.0, open_high=True)
+        share = check_float("Aggregate.fixed_share", self.fixed_share, 0.0, 1.0, open_high=True)
         object.__setattr__(self, "fixed_share", share)
         if self.cells is not None:
-            object.__setattr__(self, "cells", places("Aggregate.cells", self.cells, 1))
+            object.__setattr__(self, "cells", check_size("Aggregate.cells", self.cells, 1))
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -181,23 +188,23 @@ class Aggregate:
         each = 2 * max(bins, default=1)
         cells = self.cells or -(-MANY // each) * each
         nothing = jnp.zeros((len(self.learners), cells), dtype)
-        return Mixture(jnp.zeros((), jnp.int32), nothing, joined(self.learners, states))
+        return Mixture(jnp.zeros((), jnp.int32), nothing, stack_states(self.learners, states))
 
     def prepare(self, state: Mixture, rounds: int) -> Mixture:
         """Make room for more rounds, also in a batch of states."""
         _check(self, state, batched=True)
-        check_unspoilt(state.seen)
+        check_valid_count(state.seen)
         axis = np.ndim(state.seen)
-        own = parted(self.learners, state.learners, axis)
+        own = unstack_states(self.learners, state.learners, axis)
         ready = [
             learner.prepare(one, rounds) if isinstance(learner, SizedLearner) else one
             for learner, one in zip(self.learners, own, strict=True)
         ]
-        return state._replace(learners=joined(self.learners, ready, axis))
+        return state._replace(learners=stack_states(self.learners, ready, axis))
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay tells those learners that take a context."""
-        if context is None and not [stack for stack in stacked(self.learners) if stack.told]:
+        if context is None and not [stack for stack in stack_learners(self.learners) if stack.told]:
             return None
         told = [learner.as_context(context, shape) for learner in self.learners if takes_context(learner)]
         if not told and context is not None:
@@ -228,7 +235,7 @@ class Aggregate:
         """Return the weight of each learner, the mean over the cells of the support."""
         _check(self, state)
         found = jnp.mean(jax.nn.softmax(state.log_weights, axis=0), axis=1)
-        order = np.concatenate([stack.places for stack in stacked(self.learners)])
+        order = np.concatenate([stack.places for stack in stack_learners(self.learners)])
         return found[np.argsort(order)]
 
     def replay(
@@ -266,7 +273,7 @@ def _check(learner: Aggregate, state: Any, batched: bool = False) -> None:
     count = state.log_weights.shape[-2]
     if count != len(learner.learners):
         raise ValueError(f"state is of {count} learners, and this Aggregate has {len(learner.learners)}")
-    stacks, axis = stacked(learner.learners), np.ndim(state.seen)
+    stacks, axis = stack_learners(learner.learners), np.ndim(state.seen)
     sizes = [{leaf.shape[axis : axis + 1] for leaf in jax.tree.leaves(own)} for own in state.learners]
     if sizes != [{(len(stack.places),)} for stack in stacks]:
         raise ValueError("state.learners are not those of this Aggregate: carry on with the learner that made it")
@@ -284,17 +291,17 @@ def _table(learner: Aggregate, state: Mixture, context: Any) -> Float[Array, "N 
     dtype, cells = state.log_weights.dtype, state.log_weights.shape[-1]
     low, high = (jnp.asarray(end, dtype) for end in learner.support)
     middles = part_way(low, high, jnp.arange(cells, dtype=dtype) + 0.5, jnp.asarray(cells, dtype))
-    return read(learner.learners, state.learners, partial(cdf_in_cells, middles=middles), context)
+    return vmap_learners(learner.learners, state.learners, partial(cdf_in_cells, middles=middles), context)
 
 
 def _steps(learner: Aggregate, state: Mixture, context: Any) -> Float[Array, " P"]:
     """Return the mixture, cell by cell."""
-    return mixed(_table(learner, state, context), state.log_weights)
+    return mix_cdfs(_table(learner, state, context), state.log_weights)
 
 
 @jax.jit
 def _quantile(learner: Aggregate, state: Mixture, levels: Array, context: Any) -> Array:
-    own = read(learner.learners, state.learners, partial(_asked, levels=levels), context)
+    own = vmap_learners(learner.learners, state.learners, partial(_asked, levels=levels), context)
     steps, edges = _steps(learner, state, context), _edges(learner, state)
     reached = jnp.searchsorted(steps, levels, method="compare_all")
     # The learners' own thresholds enclose the mixture's, to the last bit: a mixture lies between what it is made of.
@@ -308,7 +315,7 @@ def _asked(learner: Any, state: State, levels: Array, **given: Any) -> Array:
 
 @jax.jit(static_argnames="side")
 def _cdf(learner: Aggregate, state: Mixture, x: Array, side: str, context: Any) -> Array:
-    own = read(learner.learners, state.learners, partial(_cdf_of, x=x, side=side), context)
+    own = vmap_learners(learner.learners, state.learners, partial(_cdf_of, x=x, side=side), context)
     steps, edges = _steps(learner, state, context), _edges(learner, state)
     steps = jnp.concatenate([jnp.zeros(1, steps.dtype), steps, jnp.ones(1, steps.dtype)])
     return jnp.clip(steps[jnp.searchsorted(edges, x, side=side)], jnp.min(own, axis=0), jnp.max(own, axis=0))
@@ -322,12 +329,12 @@ def _cdf_of(learner: Any, state: State, x: Array, side: str, **given: Any) -> Ar
 def _observe(learner: Aggregate, state: Mixture, score: Array, context: Any) -> Mixture:
     table, edges = _table(learner, state, context), _edges(learner, state)
     above = jnp.clip((score - edges[:-1]) / (edges[1:] - edges[:-1]), 0, 1)
-    fine = usable(score, learner.support)
-    log_weights = learnt(state.log_weights, table, jnp.where(fine, above, 0), learner.fixed_share)
+    fine = is_valid_score(score, learner.support)
+    log_weights = update_weights(state.log_weights, table, jnp.where(fine, above, 0), learner.fixed_share)
     after = tuple(
         jax.vmap(lambda one, own, given: one.observe(own, score, **given), in_axes=(0, 0, None))(
             stack.learner, own, {"context": context} if stack.told else {}
         )
-        for stack, own in zip(stacked(learner.learners), state.learners, strict=True)
+        for stack, own in zip(stack_learners(learner.learners), state.learners, strict=True)
     )
     return Mixture(advance(state.seen, fine), log_weights, after)

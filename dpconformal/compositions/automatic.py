@@ -4,7 +4,7 @@ from dpconformal.beliefs import Quantized
 from dpconformal.compositions.aggregate import Aggregate
 from dpconformal.priors import Prior, Uniform
 from dpconformal.schedules import Constant, Dirichlet
-from dpconformal.validation import Scalar, places
+from dpconformal.validation import Scalar, check_size
 
 SHORTEST = 8  # rounds of the shortest memory
 
@@ -59,7 +59,7 @@ def auto(
     elif (low, high) != (0.0, 1.0):
         raise ValueError(f"auto got a prior as well as low, high = {low}, {high}: the prior has a support of its own")
     memories = [SHORTEST]
-    while 2 * memories[-1] <= places("auto.longest", longest, SHORTEST):
+    while 2 * memories[-1] <= check_size("auto.longest", longest, SHORTEST):
         memories.append(2 * memories[-1])
     learners = [Quantized(bins, prior), *(Quantized(bins, prior, Dirichlet(weight)) for weight in (1.0, 0.1))]
     # With a memory of m rounds the prior weighs as much as one of them.

@@ -12,14 +12,14 @@ from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_edges, bin_index
 from dpconformal.beliefs.weights import schedule_of
 from dpconformal.compositions.credible_level import credible_level_in_jit, credible_levels
-from dpconformal.engine.states import spread
-from dpconformal.engine.totals import joined, totals_of
+from dpconformal.engine.states import broadcast_state
+from dpconformal.engine.totals import sum_totals, totals_of
 from dpconformal.learner import State
 from dpconformal.pytree import register
 from dpconformal.replay import replay_batch, slices_with_room
 from dpconformal.rounds import Rounds, first_rounds, lengthened, padded_length
 from dpconformal.schedules import Dirichlet
-from dpconformal.validation import Numbers, Scalar, as_levels, check_not_batched, is_traced, number
+from dpconformal.validation import Numbers, Scalar, as_levels, check_float, check_not_batched, is_traced
 
 
 class Head:
@@ -92,7 +92,7 @@ class Head:
         if unequal or unknown or (keep == "summary" and (traced or is_traced(begin.seen))):
             return None
         first = np.zeros((), begin.seen.dtype) if fresh else begin.seen if known is None else known[0]
-        state = None if fresh and keep == "all" else spread(begin, rounds.batch) if fresh else begin
+        state = None if fresh and keep == "all" else broadcast_state(begin, rounds.batch) if fresh else begin
         told = np.ones(rounds.length, bool) if observed is None else observed.reshape(-1, rounds.length)[0]
         counts = first + (np.cumsum(told) - told).astype(begin.seen.dtype)
         whole = rounds._replace(levels=levels if is_traced(levels) else np.asarray(levels, float))
@@ -108,7 +108,7 @@ class Head:
                 if keep == "all"
                 else totals_of(thresholds, own.scores, own.levels, None if mask is None else ~mask)
             )
-        return parts[0] if keep == "all" else joined(parts), state
+        return parts[0] if keep == "all" else sum_totals(parts), state
 
     def _asked_in(self, counts: Any, levels: Any) -> Any:
         """Return the levels to ask for, a row a round; computed for one of few numbers of rounds."""
@@ -259,7 +259,7 @@ class Credible(Head):
                 f"Credible.learner has schedule = {self.learner.schedule!r}: posterior probabilities belong to a fixed "
                 "concentration; pass schedule=schedules.Dirichlet(a), or use Corrected"
             )
-        confidence = number("Credible.confidence", self.confidence, 0.0, 1.0, open_low=True, open_high=True)
+        confidence = check_float("Credible.confidence", self.confidence, 0.0, 1.0, open_low=True, open_high=True)
         object.__setattr__(self, "confidence", confidence)
 
     def asked(self, seen: Array, levels: Array) -> Array:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from dpconformal.beliefs.belief import Belief
 from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_rounding
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, check_sorted, empty, grow, take_in
-from dpconformal.beliefs.weights import check_prior, check_unspoilt
+from dpconformal.beliefs.weights import check_prior, check_valid_count
 from dpconformal.compositions.tree import (
     GroupedCounts,
     GroupedScores,
@@ -26,7 +26,7 @@ from dpconformal.compositions.tree import (
     with_room,
 )
 from dpconformal.engine.states import advance
-from dpconformal.learner import usable
+from dpconformal.learner import is_valid_score
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
@@ -37,11 +37,11 @@ from dpconformal.validation import (
     as_floats,
     as_levels,
     as_score,
+    check_int,
     check_not_batched,
-    complain_at,
+    check_size,
     is_traced,
-    places,
-    whole,
+    raise_at,
 )
 
 
@@ -91,10 +91,10 @@ def quantile_of(learner: Any, state: GroupedScores | GroupedCounts, levels: Arra
 
 
 @jax.jit
-def counted(learner: Any, state: GroupedCounts, score: Array, node: Array) -> GroupedCounts:
+def update_counts(learner: Any, state: GroupedCounts, score: Array, node: Array) -> GroupedCounts:
     """Count a score in its bin, for its node and, as far as it is news, for those above."""
     dtype, bins = score.dtype, state.counts.shape[-1]
-    fine = usable(score, learner.support) & _is_node(learner, node)
+    fine = is_valid_score(score, learner.support) & _is_node(learner, node)
     known = jnp.where(fine, score, jnp.asarray(learner.support[0], dtype))
     here = bin_index(known, learner.support, bins, learner.rounding)
     ends = bin_edges(learner.support, bins, dtype)[jnp.stack([here, here + 1])]
@@ -202,7 +202,7 @@ class Hierarchical:
         check_prior("Hierarchical", self.prior)
         object.__setattr__(self, "concentrations", _schedules(self.concentrations, nodes_of(self.tree).paths.shape[1]))
         if self.bins is not None:
-            object.__setattr__(self, "bins", places("Hierarchical.bins", self.bins, 1))
+            object.__setattr__(self, "bins", check_size("Hierarchical.bins", self.bins, 1))
             if not is_traced(self.support) and not np.all(np.isfinite(self.support)):
                 raise ValueError(f"Hierarchical.prior has support {self.support}: equal bins need a bounded one")
 
@@ -215,7 +215,7 @@ class Hierarchical:
         """Return the state before any score, with room for ``rounds`` of them."""
         check_not_batched(self)
         dtype, (nodes, depth) = dtype or jnp.result_type(float), nodes_of(self.tree).paths.shape
-        rounds = None if rounds is None else whole("rounds", rounds, 0)
+        rounds = None if rounds is None else check_int("rounds", rounds, 0)
         _check_rounds(self, 0, rounds or 0, dtype)
         if self.bins is not None:
             return empty_counts(nodes, self.bins, dtype)
@@ -224,7 +224,7 @@ class Hierarchical:
     def prepare(self, state: State, rounds: int) -> State:
         """Make room for more rounds, also in a batch of states."""
         _check(self, state, batched=True)
-        check_unspoilt(state.seen)
+        check_valid_count(state.seen)
         if not is_traced(state):
             _check_rounds(self, int(np.max(state.seen, initial=0)), rounds, state.totals.dtype)
         return with_room(state, grow(state.scores, rounds)) if isinstance(state, GroupedScores) else state
@@ -257,7 +257,7 @@ class Hierarchical:
         _check(self, state)
         node, score = self._one_node(context), as_score(score, self.support).astype(state.totals.dtype)
         if isinstance(state, GroupedCounts):
-            return counted(self, state, score, node)
+            return update_counts(self, state, score, node)
         if not is_traced(state.seen):
             state = with_room(state, grow(state.scores, 1))
         return inserted(self, state, score, node)
@@ -335,10 +335,10 @@ def _check(learner: Hierarchical, state: Any, batched: bool = False) -> None:
     if is_traced(state):
         return
     totals = np.asarray(state.totals)
-    complain_at("state.totals", totals, ~(np.isfinite(totals) & (totals >= 0)), "nothing counts so; carry on elsewhere")
+    raise_at("state.totals", totals, ~(np.isfinite(totals) & (totals >= 0)), "nothing counts so; carry on elsewhere")
     if isinstance(state, GroupedScores):
         groups = np.asarray(state.groups)
-        complain_at("state.groups", groups, (groups < 0) | (groups >= nodes), f"this tree has {nodes} nodes")
+        raise_at("state.groups", groups, (groups < 0) | (groups >= nodes), f"this tree has {nodes} nodes")
     if isinstance(state, GroupedCounts) and state.counts.shape[-1] != learner.bins:
         raise ValueError(f"state has {state.counts.shape[-1]} bins, and this Hierarchical has bins = {learner.bins}")
     if isinstance(state, GroupedScores):

@@ -40,7 +40,7 @@ def takes_context(learner: Any) -> bool:
     return isinstance(learner, ContextLearner) and (inner is None or any(map(takes_context, inner)))
 
 
-def stacked(learners: Sequence[Any]) -> list[Stack]:
+def stack_learners(learners: Sequence[Any]) -> list[Stack]:
     """Sort learners into stacks; equal ones once."""
     learners = tuple(learners)
     return _stacked_once(learners, jnp.result_type(float)) if is_hashable(learners) else _stacked(learners)
@@ -70,27 +70,29 @@ def _stacked(learners: Sequence[Any]) -> list[Stack]:
     ]
 
 
-def joined(learners: Sequence[Any], states: Sequence[State], axis: int = 0) -> tuple[State, ...]:
+def stack_states(learners: Sequence[Any], states: Sequence[State], axis: int = 0) -> tuple[State, ...]:
     """Put the states of learners into stacks."""
     return tuple(
         jax.tree.map(lambda *leaves: jnp.stack(leaves, axis), *(states[place] for place in stack.places))
-        for stack in stacked(learners)
+        for stack in stack_learners(learners)
     )
 
 
-def parted(learners: Sequence[Any], stacks: Sequence[State], axis: int = 0) -> list[State]:
+def unstack_states(learners: Sequence[Any], stacks: Sequence[State], axis: int = 0) -> list[State]:
     """Take the states of learners out of their stacks."""
     states: list[State] = [None] * len(learners)
-    for stack, state in zip(stacked(learners), stacks, strict=True):
+    for stack, state in zip(stack_learners(learners), stacks, strict=True):
         for k, place in enumerate(stack.places):
             states[place] = jax.tree.map(lambda leaf, k=k: jnp.take(leaf, k, axis), state)
     return states
 
 
-def read(learners: Sequence[Any], stacks: Sequence[State], reader: Callable[..., Array], context: Any) -> Array:
+def vmap_learners(
+    learners: Sequence[Any], stacks: Sequence[State], reader: Callable[..., Array], context: Any
+) -> Array:
     """Read something off every learner."""
     found = []
-    for stack, state in zip(stacked(learners), stacks, strict=True):
+    for stack, state in zip(stack_learners(learners), stacks, strict=True):
         given = {"context": context} if stack.told else {}
         found.append(jax.vmap(lambda learner, own, given=given: reader(learner, own, **given))(stack.learner, state))
     return jnp.concatenate(found)

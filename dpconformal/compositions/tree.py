@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.beliefs.sorted_scores import SortedScores
-from dpconformal.validation import beside, check_within, complain_at
+from dpconformal.validation import add_trailing_axes, check_within, raise_at
 
 # Either the parent of each group, or its name and its parent; -1 for those at the top.
 Tree = tuple[Any, ...]
@@ -186,12 +186,12 @@ class GroupedScores(NamedTuple):
         paths, levels = nodes_of(learner.tree).paths, nodes_of(learner.tree).levels
         seen, groups, shares = np.asarray(self.seen), np.asarray(self.groups), np.asarray(self.shares)
         used = np.arange(groups.shape[-1]) < seen[..., None]
-        complain_at("state.groups", groups, ~used & (groups != 0), "beyond state.seen stands 0")
+        raise_at("state.groups", groups, ~used & (groups != 0), "beyond state.seen stands 0")
         check_within("state.shares", shares, 0, 1)
         depth, own = np.arange(shares.shape[-1]), levels[groups][..., None]
         wrong = np.where(depth == own, shares != 1, (depth > own) & (shares != 0))
         why = "a score counts 1 for its own node and nothing below it"
-        complain_at("state.shares", shares, np.where(used[..., None], wrong, shares != 0), why)
+        raise_at("state.shares", shares, np.where(used[..., None], wrong, shares != 0), why)
         sequences = np.arange(seen.size).reshape(*seen.shape, 1, 1)
         node = sequences * len(paths) + np.maximum(paths[groups], 0)  # of its own sequence
         added = np.bincount(node.ravel(), shares.ravel(), minlength=seen.size * len(paths))
@@ -213,19 +213,19 @@ class GroupedCounts(NamedTuple):
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves."""
         counts = np.asarray(self.counts, float)
-        most = beside(self.seen, counts) * 2.0
+        most = add_trailing_axes(self.seen, counts) * 2.0
         check_within("state.counts", counts, 0, most, "so many scores leave no more")
         check_totals(self.seen, self.totals, counts.sum(axis=-1))
         depth = nodes_of(learner.tree).paths.shape[1]
         held, seen = np.asarray(self.totals, float).sum(axis=-1), np.asarray(self.seen, float)
         why = "the number of scores must be that in state.totals"
-        complain_at("state.seen", self.seen, (held < seen * (1 - 1e-3)) | (held > 2 * depth * seen), why)
+        raise_at("state.seen", self.seen, (held < seen * (1 - 1e-3)) | (held > 2 * depth * seen), why)
 
 
 def check_totals(seen: Any, totals: Any, added: Any) -> None:
     """Refuse totals that are not the sums of what counts for each node, up to the rounding of so many additions."""
     totals = np.asarray(totals)
-    slack = (1e-4 + beside(seen, totals) * float(np.finfo(totals.dtype).eps)) * added
+    slack = (1e-4 + add_trailing_axes(seen, totals) * float(np.finfo(totals.dtype).eps)) * added
     check_within("state.totals", totals, added - slack, added + slack, "it is the sum of what counts for the node")
 
 

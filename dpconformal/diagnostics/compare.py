@@ -9,7 +9,7 @@ from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
 from dpconformal.engine.totals import totals_of
 from dpconformal.learner import BeliefLearner
 from dpconformal.replay import replay
-from dpconformal.validation import Numbers, as_levels, as_numbers, whole
+from dpconformal.validation import Numbers, as_levels, as_numbers, check_int
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -92,14 +92,20 @@ def compare(
     import xarray as xr
 
     named = _named(learners)
-    datasets, rounds, burn_in = whole("datasets", datasets, 2), whole("rounds", rounds, 1), whole("burn_in", burn_in, 0)
+    datasets, rounds, burn_in = (
+        check_int("datasets", datasets, 2),
+        check_int("rounds", rounds, 1),
+        check_int("burn_in", burn_in, 0),
+    )
     if burn_in >= rounds:
         raise ValueError(f"burn_in = {burn_in}: must leave some of the {rounds} rounds to count")
     as_levels(levels)  # checks them; in NumPy they stay as written, also where JAX works in float32
     asked = np.asarray(levels, float)
     if asked.ndim != 1 or not asked.size:
         raise ValueError(f"levels has shape {asked.shape}: pass a list of levels, such as [0.9]")
-    rngs = [np.random.default_rng(child) for child in np.random.SeedSequence(whole("seed", seed, 0)).spawn(datasets)]
+    rngs = [
+        np.random.default_rng(child) for child in np.random.SeedSequence(check_int("seed", seed, 0)).spawn(datasets)
+    ]
     if callable(simulator):
         record, orders = np.zeros(0), None
         scores = np.stack([_simulated(simulator, rng, rounds) for rng in rngs])

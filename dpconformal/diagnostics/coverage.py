@@ -16,7 +16,7 @@ from dpconformal.theory import coverage_bound
 from dpconformal.theory.checks import Line, no_claim
 from dpconformal.theory.checks import coverage as coverage_line
 from dpconformal.theory.path import path_of, sequences
-from dpconformal.validation import Scalar, number, whole
+from dpconformal.validation import Scalar, check_float, check_int
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -155,7 +155,7 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
     run = checked_run(run).observed()
     if np.ndim(run.levels) != 1:
         raise ValueError(f"run.levels has shape {np.shape(run.levels)}: a band needs the same levels for all rounds")
-    window = whole("window", window, 1)
+    window = check_int("window", window, 1)
     seen = np.asarray(rolling_coverage(run, window))
     levels = as_written(np.asarray(run.levels))
     bands = [[window_band(level, window, length, prob) for level in levels] for length in (rounds, window)]
@@ -178,7 +178,7 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
 
 
 def _probability(name: str, value: Scalar) -> float:
-    return float(number(name, value, 0.0, 1.0, open_low=True, open_high=True))
+    return float(check_float(name, value, 0.0, 1.0, open_low=True, open_high=True))
 
 
 def _levels(run: Replay) -> dict[str, Any]:
@@ -193,11 +193,11 @@ def window_band(chance: Scalar, window: int, rounds: int, prob: Scalar = 0.95) -
     windows' length is known exactly, and what is far apart is as good as independent. Each side has half of what is
     left over, so the probability of staying inside is at least ``prob``.
     """
-    chance = float(number("chance", chance, 0.0, 1.0))
-    window, rounds = whole("window", window, 1), whole("rounds", rounds, 1)
+    chance = float(check_float("chance", chance, 0.0, 1.0))
+    window, rounds = check_int("window", window, 1), check_int("rounds", rounds, 1)
     if window > rounds:
         raise ValueError(f"window = {window}: there are only {rounds} rounds")
-    tail = (1 - float(number("prob", prob, 0.0, 1.0, open_low=True, open_high=True))) / 2
+    tail = (1 - float(check_float("prob", prob, 0.0, 1.0, open_low=True, open_high=True))) / 2
     return window - _most(1 - chance, window, rounds, tail), _most(chance, window, rounds, tail)
 
 

@@ -9,7 +9,7 @@ from dpconformal.metrics import covered
 from dpconformal.metrics.arrays import arrays_of, batch_axes
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.validation import whole
+from dpconformal.validation import check_int
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,7 +60,7 @@ def miss_dependence(run: Replay, lags: int = 10) -> "xr.Dataset":
         raise ValueError(
             f"run.levels has shape {np.shape(run.levels)}: they change by round, and the tests need a level"
         )
-    lags, rounds = whole("lags", lags, 1), arrays.thresholds.shape[-2]
+    lags, rounds = check_int("lags", lags, 1), arrays.thresholds.shape[-2]
     if lags >= rounds:
         raise ValueError(f"lags = {lags}: the run has only {rounds} rounds; ask for fewer lags")
     levels = np.asarray(run.levels)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpconformal.diagnostics.datatree import arviz, to_datatree
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, raise_at
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,7 +148,7 @@ def plot_ecdf_pit(pits: Any, prob: Scalar = 0.95, coverage: bool = False, **opti
     --------
     >>> picture = plot_ecdf_pit(np.random.default_rng(0).random(100))  # doctest: +SKIP
     """
-    prob = float(number("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
+    prob = float(check_float("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
     draw = arviz("plots").plot_ecdf_pit
     name = "envelope_prob" if "envelope_prob" in inspect.signature(draw).parameters else "ci_prob"
     return draw(as_datatree(pits), coverage=coverage, **{"backend": "matplotlib", name: prob, **options})
@@ -167,5 +167,5 @@ def as_datatree(pits: Any) -> Any:
 
 def _chain(name: str, values: Numbers) -> np.ndarray:
     array = np.asarray(as_numbers(name, values), float)
-    complain_at(name, array, ~((array >= 0) & (array <= 1)), "must lie in [0, 1]")
+    raise_at(name, array, ~((array >= 0) & (array <= 1)), "must lie in [0, 1]")
     return array.reshape(1, -1)

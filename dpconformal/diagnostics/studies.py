@@ -14,7 +14,7 @@ from dpconformal.dirichlet.stick_breaking import dirichlet
 from dpconformal.theory import moments
 from dpconformal.theory.iid import concentration
 from dpconformal.theory.iid import concentration as concentration_of
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number, whole
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, check_int, raise_at
 
 BLOCKS = 20  # at least, where the record has so many scores
 
@@ -69,7 +69,7 @@ class Sbc(NamedTuple):
 
     def uniformity(self, prob: Scalar = 0.95) -> dict[str, Uniformity]:
         """Compare each quantity with uniform numbers, all of them inside with probability ``prob`` at least."""
-        each = 1 - (1 - float(number("prob", prob, 0.0, 1.0, open_low=True, open_high=True))) / len(self.pits)
+        each = 1 - (1 - float(check_float("prob", prob, 0.0, 1.0, open_low=True, open_high=True))) / len(self.pits)
         return {name: uniformity(pits, each) for name, pits in self.pits.items()}
 
     @property
@@ -138,14 +138,14 @@ def sbc(
     >>> wrong.passed
     False
     """
-    count, bins, draws = whole("count", count, 0), whole("bins", bins, 2), whole("draws", draws, 1)
-    true = number("concentration", concentration, 0.0, open_low=True)
+    count, bins, draws = check_int("count", count, 0), check_int("bins", bins, 2), check_int("draws", draws, 1)
+    true = check_float("concentration", concentration, 0.0, open_low=True)
     fitted = _fitted(true, count, fit_concentration, schedule)
-    level = float(number("level", level, 0.0, 1.0, open_low=True, open_high=True))
+    level = float(check_float("level", level, 0.0, 1.0, open_low=True, open_high=True))
     edges, masses = _grid(prior, bins)
     inner = edges[1:-1]
     centres = (edges[:-1] + edges[1:]) / 2
-    where = masses @ centres if point is None else number("point", point, edges[0], edges[-1])
+    where = masses @ centres if point is None else check_float("point", point, edges[0], edges[-1])
     at = int(np.argmin(np.abs(inner - where)))
 
     ends = masses[: at + 1].sum(), masses[at + 1 :].sum()
@@ -155,12 +155,12 @@ def sbc(
             f"P0 has a mass of {min(ends):.2g} on one side of it; take a larger one, or another point"
         )
     with jax.enable_x64(True):  # a small concentration makes masses that single precision does not know
-        keys = jax.random.split(jax.random.key(whole("seed", seed, 0)), whole("simulations", simulations, 1))
+        keys = jax.random.split(jax.random.key(check_int("seed", seed, 0)), check_int("simulations", simulations, 1))
         shapes = (jnp.asarray(a * masses, float) for a in (true, fitted))
         found = _simulate(count, draws)(keys, *shapes, jnp.asarray(centres, float))
     p, seen, following, smaller, equal = (np.asarray(part) for part in found)
 
-    u, v, w = np.random.default_rng(whole("seed", seed, 0)).random((3, len(p)))
+    u, v, w = np.random.default_rng(check_int("seed", seed, 0)).random((3, len(p)))
     posterior = np.cumsum(fitted * masses + seen, axis=1)
     total, rows = fitted + count, np.arange(len(p))
     truth, above = np.cumsum(p, axis=1), p[:, at + 1 :].sum(axis=1)
@@ -194,8 +194,12 @@ def _fitted(true: Any, count: int, fit_concentration: Any, schedule: Any) -> Any
         raise ValueError("fit_concentration and schedule both say how to fit: pass one of them")
     if schedule is not None:
         why = "it must leave the scores some weight"
-        return number("schedule's concentration", concentration_of(count + 1, schedule), 0.0, open_low=True, hint=why)
-    return true if fit_concentration is None else number("fit_concentration", fit_concentration, 0.0, open_low=True)
+        return check_float(
+            "schedule's concentration", concentration_of(count + 1, schedule), 0.0, open_low=True, hint=why
+        )
+    return (
+        true if fit_concentration is None else check_float("fit_concentration", fit_concentration, 0.0, open_low=True)
+    )
 
 
 def _grid(prior: Any, bins: int) -> tuple[np.ndarray, np.ndarray]:
@@ -204,7 +208,7 @@ def _grid(prior: Any, bins: int) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"prior has support [{low:g}, {high:g}]: bins need a bounded one, such as a truncated prior's")
     edges = np.linspace(low, high, bins + 1)
     masses = np.diff(moments.cdf(prior, edges))
-    complain_at("prior's mass of bin", masses, ~(masses > 0), "a Dirichlet needs some in each bin; use fewer bins")
+    raise_at("prior's mass of bin", masses, ~(masses > 0), "a Dirichlet needs some in each bin; use fewer bins")
     return edges, masses / masses.sum()
 
 
@@ -275,8 +279,8 @@ def credible_pits(
     True False
     False True
     """
-    count, datasets = whole("count", count, 0), whole("datasets", datasets, 1)
-    level = float(number("level", level, 0.0, 1.0, open_low=True, open_high=True))
+    count, datasets = check_int("count", count, 0), check_int("datasets", datasets, 1)
+    level = float(check_float("level", level, 0.0, 1.0, open_low=True, open_high=True))
     weight = float(concentration(count + 1, schedule))
     if not np.isfinite(weight):
         raise ValueError(
@@ -284,7 +288,7 @@ def credible_pits(
         )
     with jax.enable_x64(True):
         quantile = float(truth.quantile(np.float64(level)))
-    seen = np.random.default_rng(whole("seed", seed, 0)).binomial(count, level, datasets)
+    seen = np.random.default_rng(check_int("seed", seed, 0)).binomial(count, level, datasets)
     above = weight * (1 - float(moments.cdf(prior, quantile))) + count - seen
     below = weight + count - above
     inside = (below > 0) & (above > 0)  # else the belief is certain
@@ -315,7 +319,7 @@ def interval_coverage(pits: Numbers, masses: Numbers) -> Any:
     """
     pits, masses = np.asarray(as_numbers("pits", pits), float), np.asarray(as_numbers("masses", masses), float)
     for name, values in (("pits", pits), ("masses", masses)):
-        complain_at(name, values, ~((values >= 0) & (values <= 1)), "must lie in [0, 1]")
+        raise_at(name, values, ~((values >= 0) & (values <= 1)), "must lie in [0, 1]")
     if pits.ndim != 1 or not pits.size:
         raise ValueError(f"pits has shape {pits.shape}: pass one number a data set, at least one")
     ordered = np.sort(np.abs(2 * pits - 1))

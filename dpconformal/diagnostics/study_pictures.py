@@ -11,7 +11,7 @@ from dpconformal.diagnostics.uniformity import ecdf_band
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.display.figures import COLOURS, FAINT, INK, OURS, as_label, panels, pyplot, quiet
-from dpconformal.validation import Numbers, Scalar, as_levels, number
+from dpconformal.validation import Numbers, Scalar, as_levels, check_float
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -184,7 +184,7 @@ def plot_posterior(
         On the left the mean of F, which is the belief, with its band; on the right the posterior of each quantile, with
         its central interval. A few draws are thin lines on the left; all of them are the dashed steps on the right.
     """
-    mass = float(number("mass", mass, 0.0, 1.0, open_low=True, open_high=True))
+    mass = float(check_float("mass", mass, 0.0, 1.0, open_low=True, open_high=True))
     as_levels(levels)
     asked = np.atleast_1d(np.asarray(levels, float))
     x = _points(posterior)

@@ -9,7 +9,7 @@ from scipy import special
 
 from dpconformal import metrics
 from dpconformal.replay import Replay
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number, whole
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, check_int, raise_at
 
 _LARGEST = 100_000  # beyond this many numbers the level is that of so many
 
@@ -41,7 +41,7 @@ def ecdf_band(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[np.nda
     >>> grid, low, high
     (array([0.25, 0.5 , 0.75]), array([0.17, 0.4 , 0.66]), array([0.34, 0.6 , 0.83]))
     """
-    count, points = whole("count", count, 1), whole("points", points, 1)
+    count, points = check_int("count", count, 1), check_int("points", points, 1)
     grid = np.arange(1, points + 1) / (points + 1)
     low, high = _interval(count, grid, band_level(count, prob, points)[0])
     return grid, low / count, high / count
@@ -58,8 +58,8 @@ def band_level(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[float
     Returns: One minus the probability of each interval, the largest that will do; and the probability that all of them
     hold together (for at most 100,000 numbers), which exceeds ``prob`` by what counts in whole numbers leave over.
     """
-    prob = float(number("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
-    return _level(min(whole("count", count, 1), _LARGEST), prob, whole("points", points, 1))
+    prob = float(check_float("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
+    return _level(min(check_int("count", count, 1), _LARGEST), prob, check_int("points", points, 1))
 
 
 @functools.lru_cache(maxsize=256)
@@ -181,7 +181,7 @@ def uniformity(pits: Numbers, prob: Scalar = 0.95, points: int = 99, coverage: b
     from scipy import stats
 
     numbers = np.asarray(as_numbers("pits", pits), float)
-    complain_at("pits", numbers, ~((numbers >= 0) & (numbers <= 1)), "must lie in [0, 1]")
+    raise_at("pits", numbers, ~((numbers >= 0) & (numbers <= 1)), "must lie in [0, 1]")
     if not numbers.size:
         raise ValueError("pits is empty: pass at least one number")
     numbers = np.sort(np.abs(2 * numbers - 1) if coverage else numbers, axis=None)
@@ -230,4 +230,4 @@ def randomised_pit(run: Replay, seed: int = 0) -> np.ndarray:
     >>> randomised_pit(run).shape
     (20,)
     """
-    return np.asarray(metrics.pit(run, jax.random.key(whole("seed", seed, 0))), float)
+    return np.asarray(metrics.pit(run, jax.random.key(check_int("seed", seed, 0))), float)

@@ -17,7 +17,7 @@ from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.priors import Uniform
 from dpconformal.pytree import register
 from dpconformal.theory import moments
-from dpconformal.validation import Numbers, Scalar, as_numbers, checked_scores, complain_at, whole
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_int, checked_scores, raise_at
 
 MEDIAN, SPREAD = 10.0, 1.5  # of the default hyperprior, in scores and in log scores
 _POINTS, _DEPTH, _FAR = 4001, 45.0, 300.0  # e^-45 of the peak is left out; log a is looked for in [-300, 300]
@@ -64,14 +64,14 @@ class ConcentrationPosterior(NamedTuple):
     def cdf(self, a: Numbers) -> Any:
         """Probability that the concentration is at most a."""
         a = np.asarray(as_numbers("a", a), float)
-        complain_at("a", a, ~(a >= 0), "a concentration is at least 0")
+        raise_at("a", a, ~(a >= 0), "a concentration is at least 0")
         with np.errstate(divide="ignore"):
             return np.interp(np.log(a), np.log(self.grid), self._below(), left=0.0, right=1.0)[()]
 
     def quantile(self, p: Numbers) -> Any:
         """Concentration below which lies the probability p, in (0, 1)."""
         p = np.asarray(as_numbers("p", p), float)
-        complain_at("p", p, ~((p > 0) & (p < 1)), "must lie strictly between 0 and 1")
+        raise_at("p", p, ~((p > 0) & (p < 1)), "must lie strictly between 0 and 1")
         return np.exp(np.interp(p, self._below(), np.log(self.grid)))[()]
 
     def threshold(self, levels: Numbers) -> Any:
@@ -149,7 +149,7 @@ def concentration_posterior(
     >>> [float(f"{concentration_posterior(scores, bins=bins).mean:.1g}") for bins in (4, 32, 256)]
     [2.0, 20.0, 200.0]
     """
-    counts, masses = bin_counts(scores, prior, whole("bins", bins, 2))
+    counts, masses = bin_counts(scores, prior, check_int("bins", bins, 2))
     log_density = _log_hyperprior(hyperprior)
 
     def height(z: Any) -> Any:
@@ -197,7 +197,7 @@ def _range(height: Callable[[Any], Any], hyperprior: Any) -> tuple[float, float]
     for _ in range(12):
         z = np.linspace(left, right, 401)
         heights = height(z)
-        complain_at("hyperprior", np.exp(z), np.isnan(heights) | (heights == np.inf), "has no log density there")
+        raise_at("hyperprior", np.exp(z), np.isnan(heights) | (heights == np.inf), "has no log density there")
         kept = np.flatnonzero(heights > heights.max() - _DEPTH)
         if not kept.size:
             raise ValueError("hyperprior gives no concentration in [1e-130, 1e130] a positive density")
@@ -256,8 +256,8 @@ class ConcentrationModel:
         if held.ndim != 1 or held.shape != given.shape or not held.size:
             raise ValueError(f"counts has shape {held.shape} and masses {given.shape}: pass one of each a bin")
         whole = np.isfinite(held) & (held >= 0) & (held == np.floor(held))
-        complain_at("counts", held, ~whole, "a count is a whole number, at least 0")
-        complain_at("masses", given, ~(np.isfinite(given) & (given > 0)), "must be above 0; merge empty bins")
+        raise_at("counts", held, ~whole, "a count is a whole number, at least 0")
+        raise_at("masses", given, ~(np.isfinite(given) & (given > 0)), "must be above 0; merge empty bins")
         if abs(given.sum() - 1) > 1e-6:
             raise ValueError(f"masses sum to {given.sum():g}: they must sum to 1")
         if hyperprior is not None and not hasattr(hyperprior, "log_prob"):

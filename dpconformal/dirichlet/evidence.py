@@ -10,12 +10,12 @@ from scipy.special import betaln, gammaln
 
 from dpconformal.beliefs import Belief
 from dpconformal.theory import moments
-from dpconformal.validation import Numbers, checked_scores, float_dtype, whole
+from dpconformal.validation import Numbers, check_int, checked_scores, float_dtype
 
 
 def bin_counts(scores: Numbers, prior: Any, bins: int) -> tuple[np.ndarray, np.ndarray]:
     """Count scores in bins of equal prior mass, which exist on any support."""
-    bins, values = whole("bins", bins, 1), np.asarray(checked_scores(scores, moments.support(prior)), float)
+    bins, values = check_int("bins", bins, 1), np.asarray(checked_scores(scores, moments.support(prior)), float)
     if values.ndim != 1:
         raise ValueError(f"scores has shape {values.shape}: pass one sequence, shape (n,)")
     index = np.minimum((moments.cdf(prior, values) * bins).astype(int), bins - 1)

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array
 
 from dpconformal.dirichlet.backend import numpyro_infer
-from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, complain_at, number, whole
+from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, check_float, check_int, raise_at
 
 _TOGETHER = 64  # draws evaluated at a time: all at once need memory for draws × points × scores
 # What NumPyro calls its statistics, and what ArviZ does.
@@ -87,7 +87,7 @@ class Fit(NamedTuple):
 
     def _points(self, x: Numbers) -> Array:
         points = as_floats(x)
-        complain_at("x", points, np.isnan(np.asarray(points)), "must be a number")
+        raise_at("x", points, np.isnan(np.asarray(points)), "must be a number")
         return points.astype(self._dtype)
 
 
@@ -133,8 +133,8 @@ def fit(
     """
     if not callable(model) or not all(hasattr(model, name) for name in ("cdf", "quantile", "support")):
         raise ValueError(f"model = {model!r}: pass a model with cdf, quantile and support, such as a MixtureModel")
-    warmup, draws, chains = whole("warmup", warmup, 1), whole("draws", draws, 1), whole("chains", chains, 1)
-    target = number("target_accept_prob", target_accept_prob, 0.0, 1.0, open_low=True, open_high=True)
+    warmup, draws, chains = check_int("warmup", warmup, 1), check_int("draws", draws, 1), check_int("chains", chains, 1)
+    target = check_float("target_accept_prob", target_accept_prob, 0.0, 1.0, open_low=True, open_high=True)
     infer = numpyro_infer()
     sampler = infer.MCMC(
         infer.NUTS(model, target_accept_prob=target),

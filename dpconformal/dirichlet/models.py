@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from dpconformal.dirichlet.backend import numpyro, numpyro_distributions
 from dpconformal.priors import Uniform
 from dpconformal.pytree import register
-from dpconformal.validation import Scalar, as_scores, is_traced, number, whole
+from dpconformal.validation import Scalar, as_scores, check_float, check_int, is_traced
 
 _TOLERATED = 1e-3  # mass that a truncation may misplace on average
 
@@ -56,7 +56,7 @@ class SticksModel:
     sticks: int = 50
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sticks", whole("SticksModel.sticks", self.sticks, 1))
+        object.__setattr__(self, "sticks", check_int("SticksModel.sticks", self.sticks, 1))
         if is_traced(self.posterior.concentration, self.posterior.scores, self.posterior.counts):
             return
         a = float(self.posterior.concentration)
@@ -175,14 +175,14 @@ class MixtureModel:
         if scores.ndim != 1:
             raise ValueError(f"MixtureModel.scores has shape {scores.shape}: pass one sequence, shape (n,)")
         object.__setattr__(self, "scores", scores)
-        object.__setattr__(self, "components", whole("MixtureModel.components", self.components, 2))
-        a = number("MixtureModel.concentration", self.concentration, 0.0, open_low=True)
+        object.__setattr__(self, "components", check_int("MixtureModel.components", self.components, 2))
+        a = check_float("MixtureModel.concentration", self.concentration, 0.0, open_low=True)
         object.__setattr__(self, "concentration", a)
         scale = self.scale
         if scale is None:
             quarter, three = np.asarray(self.prior.quantile(np.array([0.25, 0.75])), float)
             scale = (three - quarter) / 4
-        object.__setattr__(self, "scale", number("MixtureModel.scale", scale, 0.0, open_low=True))
+        object.__setattr__(self, "scale", check_float("MixtureModel.scale", scale, 0.0, open_low=True))
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:

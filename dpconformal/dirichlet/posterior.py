@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from dpconformal.beliefs import Belief, Exact, Quantized
 from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_rounding
-from dpconformal.beliefs.weights import check_prior, check_unspoilt
+from dpconformal.beliefs.weights import check_prior, check_valid_count
 from dpconformal.compositions.credible_level import credible_level, exceedance
 from dpconformal.compositions.heads import lifted
 from dpconformal.dirichlet.backend import numpyro_distributions
@@ -25,13 +25,13 @@ from dpconformal.validation import (
     as_floats,
     as_levels,
     as_numbers,
+    check_float,
+    check_int,
     check_not_batched,
     checked_scores,
-    complain_at,
     float_dtype,
     is_traced,
-    number,
-    whole,
+    raise_at,
 )
 
 _LEAST = 1e-30  # of a concentration; in single precision less is nothing
@@ -85,7 +85,7 @@ class Posterior:
         check_rounding("Posterior.rounding", self.rounding)
         check_not_batched(self.prior)
         hint = "for no prior at all draw with method='bootstrap'"
-        a = number("Posterior.concentration", self.concentration, _LEAST, hint=hint)
+        a = check_float("Posterior.concentration", self.concentration, _LEAST, hint=hint)
         if np.ndim(a):
             raise ValueError(f"Posterior.concentration has shape {np.shape(a)}: pass one number; use jax.vmap for more")
         checked_scores(self.scores, self.prior.support)
@@ -100,7 +100,7 @@ class Posterior:
             if counts.shape != scores.shape:
                 raise ValueError(f"counts has shape {counts.shape} and scores {scores.shape}: pass one count a score")
             if not is_traced(counts):
-                complain_at("counts", counts, ~(np.isfinite(counts) & (counts >= 0)), "must be finite, 0 or more")
+                raise_at("counts", counts, ~(np.isfinite(counts) & (counts >= 0)), "must be finite, 0 or more")
             counts = counts.astype(float)
         if is_traced(scores, counts):
             scores, counts = jnp.asarray(scores), None if counts is None else jnp.asarray(counts)
@@ -111,7 +111,7 @@ class Posterior:
         object.__setattr__(self, "scores", scores[order])
         object.__setattr__(self, "counts", None if counts is None else counts[order])
         if self.bins is not None:
-            object.__setattr__(self, "bins", whole("Posterior.bins", self.bins, 1))
+            object.__setattr__(self, "bins", check_int("Posterior.bins", self.bins, 1))
 
     @classmethod
     def from_state(cls, learner: Any, state: Any) -> "Posterior":
@@ -152,7 +152,7 @@ class Posterior:
                 "state is being traced: how many scores it holds is not known; call from_state outside jit"
             )
         learner.belief(state)  # checks that the state is the learner's
-        check_unspoilt(state.seen)
+        check_valid_count(state.seen)
         a = learner.schedule.concentration
         if isinstance(learner, Exact):
             return cls(learner.prior, a, np.asarray(state.values)[: int(state.seen)])
@@ -200,7 +200,7 @@ class Posterior:
         above, below = beta_shapes(self, as_floats(x))
         if not is_traced(above, below):
             why = "F(x) is 0 or 1 for certain there, which is no Beta distribution; leave the ends of the support out"
-            complain_at("x", x, (np.asarray(above) <= 0) | (np.asarray(below) <= 0), why)
+            raise_at("x", x, (np.asarray(above) <= 0) | (np.asarray(below) <= 0), why)
         return numpyro_distributions().Beta(below, above)
 
     def quantile_cdf(self, level: Numbers, x: Numbers) -> Any:
@@ -253,7 +253,7 @@ class Posterior:
         """
         level, probability = self._host_levels(level), np.asarray(as_numbers("probability", probability), float)
         inside = (probability > 0) & (probability < 1)
-        complain_at("probability", probability, ~inside, "must lie in (0, 1)")
+        raise_at("probability", probability, ~inside, "must lie in (0, 1)")
         asked = np.asarray(credible_level(level, probability, float(self.total)))
         with jax.enable_x64(True):
             return np.asarray(mean_quantile(self, jnp.asarray(asked)))[()]
@@ -303,7 +303,7 @@ class Posterior:
         >>> round(float(low), 2), round(float(high), 2)
         (0.47, 0.51)
         """
-        mass = number("mass", mass, 0.0, 1.0, open_low=True, open_high=True)
+        mass = check_float("mass", mass, 0.0, 1.0, open_low=True, open_high=True)
         low, high = (self.quantile_icdf(level, (1 + sign * mass) / 2) for sign in (-1, 1))
         return self._lowered(low), self._raised(high)
 
@@ -329,7 +329,7 @@ class Posterior:
         >>> float(Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(60)).credible_threshold(0.9).round(3))
         0.562
         """
-        confidence = number("confidence", confidence, 0.0, 1.0, open_low=True, open_high=True)
+        confidence = check_float("confidence", confidence, 0.0, 1.0, open_low=True, open_high=True)
         return self._raised(self.quantile_icdf(level, confidence))
 
     def _raised(self, thresholds: Any) -> Any:

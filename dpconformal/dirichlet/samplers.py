@@ -27,7 +27,7 @@ from dpconformal.dirichlet.stick_breaking import (
     score_masses,
     truncation,
 )
-from dpconformal.validation import float_dtype, is_traced, whole
+from dpconformal.validation import check_int, float_dtype, is_traced
 
 
 def split(posterior: Posterior, key: Array, draws: int, sticks: int | None = None) -> Draws:
@@ -98,7 +98,7 @@ def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) 
     means are up to a bin larger than those of F.
     """
     draws, bins = checked_draws(posterior, draws), bins if bins is not None else posterior.bins or _BINS
-    bins = whole("bins", bins, 1)
+    bins = check_int("bins", bins, 1)
     if posterior.bins is not None and posterior.bins % bins:
         raise ValueError(f"bins = {bins}: the posterior's {posterior.bins} bins must be a multiple of it")
     low, high = posterior.prior.support
@@ -135,7 +135,7 @@ def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) 
     empirical distribution of the urn alone, would be right for infinitely many steps only.)
     """
     draws, a = checked_draws(posterior, draws), posterior.concentration
-    steps = whole("steps", _STEPS if steps is None else steps, 1)
+    steps = check_int("steps", _STEPS if steps is None else steps, 1)
     sticks = max(enough_sticks(a, a / (posterior.total + steps)) or 0, _STICKS)
     check_room(draws, steps + sticks, "steps and sticks")
     return _urn(posterior, key, draws, steps, sticks, float_dtype(posterior.scores))
@@ -167,7 +167,7 @@ def future_scores(posterior: Posterior, key: Array, draws: int, steps: int) -> F
     >>> future_scores(Posterior(dpc.priors.Uniform(), 5.0, [0.3]), jax.random.key(0), draws=2, steps=3).shape
     (2, 3)
     """
-    draws, steps = checked_draws(posterior, draws), whole("steps", steps, 1)
+    draws, steps = checked_draws(posterior, draws), check_int("steps", steps, 1)
     return _future(posterior, key, draws, steps, float_dtype(posterior.scores))
 
 

@@ -14,12 +14,12 @@ from dpconformal.validation import (
     Numbers,
     Scalar,
     as_numbers,
+    check_float,
+    check_int,
+    check_interval,
     check_time_index,
     checked_scores,
-    complain_at,
-    number,
-    ordered,
-    whole,
+    raise_at,
 )
 
 _SMALL = 256  # scores whose distances are computed pair by pair
@@ -208,16 +208,16 @@ def choose(
         values, taught = _sequence(scores, moments.support(prior)), 0
         candidates = {type(prior).__name__: prior}
     else:
-        ends = number("low", 0.0 if low is None else low), number("high", 1.0 if high is None else high)
-        ordered("choose", *ends)
+        ends = check_float("low", 0.0 if low is None else low), check_float("high", 1.0 if high is None else high)
+        check_interval("choose", *ends)
         values = _sequence(scores, ends)
-        share = number("learn", _LEARN if learn is None else learn, 0.0, 1.0, open_low=True, open_high=True)
+        share = check_float("learn", _LEARN if learn is None else learn, 0.0, 1.0, open_low=True, open_high=True)
         taught = int(share * values.size)
         candidates = _learned(values[:taught], _BINS if bins is None else bins, *ends)
     scored = values[taught:]
     if not scored.size or (prior is None and not taught):
         raise ValueError(f"scores has {values.size} entries: too few to choose from")
-    width = whole("cells", _CELLS if cells is None else cells, 2)
+    width = check_int("cells", _CELLS if cells is None else cells, 2)
     score = np.stack(
         [
             crps_terms(p, scored, grid) if by == "crps" else log_terms(p, scored, grid, width)
@@ -234,8 +234,8 @@ def choose(
 
 def _concentrations(values: Numbers) -> Any:
     grid = np.atleast_1d(np.asarray(as_numbers("concentrations", values), float))
-    complain_at("concentrations", grid, ~(np.isfinite(grid) & (grid > 0)), "must be finite and above 0")
-    complain_at("concentrations", grid, np.diff(grid, prepend=-np.inf) <= 0, "must increase strictly")
+    raise_at("concentrations", grid, ~(np.isfinite(grid) & (grid > 0)), "must be finite and above 0")
+    raise_at("concentrations", grid, np.diff(grid, prepend=-np.inf) <= 0, "must increase strictly")
     return grid
 
 
@@ -248,7 +248,7 @@ def _sequence(scores: Numbers, support: tuple[Any, Any]) -> Any:
 
 
 def _learned(sample: Any, bins: Any, low: float, high: float) -> dict[str, Any]:
-    sizes = [whole(f"bins[{i}]", size, 1) for i, size in enumerate(bins)]
+    sizes = [check_int(f"bins[{i}]", size, 1) for i, size in enumerate(bins)]
     candidates: dict[str, Any] = {"uniform": Uniform(low, high)}
     return candidates | {f"histogram_{k}": Histogram.from_scores(sample, k, low=low, high=high) for k in sizes}
 

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.validation import check_not_batched, is_traced, whole
+from dpconformal.validation import check_int, check_not_batched, is_traced
 
 
 def log_gamma(key: Array, alpha: Float[Array, "*k"], shape: tuple[int, ...]) -> Float[Array, "..."]:
@@ -136,7 +136,7 @@ def truncation(posterior: Posterior, method: str, size: int | None) -> Any:
         return math.nan
     a, total = float(posterior.concentration), float(posterior.total)
     share, weight = (a / total, a) if method == "split" else (1.0, total)
-    return share * (weight / (weight + 1)) ** whole("sticks", size, 1)
+    return share * (weight / (weight + 1)) ** check_int("sticks", size, 1)
 
 
 def check_room(draws: int, atoms: int, what: str) -> None:
@@ -151,7 +151,7 @@ def check_room(draws: int, atoms: int, what: str) -> None:
 def checked_draws(posterior: Posterior, draws: int) -> int:
     """Check what every sampler is given."""
     check_not_batched(posterior.prior)
-    return whole("draws", draws, 1)
+    return check_int("draws", draws, 1)
 
 
 def checked_size(name: str, size: int | None, default: int | None, left_over: float) -> int:
@@ -160,7 +160,7 @@ def checked_size(name: str, size: int | None, default: int | None, left_over: fl
         if default is None:
             raise ValueError(f"{name} is not given, and how many are needed depends on traced values; give it")
         return default
-    size = whole(name, size, 1)
+    size = check_int(name, size, 1)
     if left_over > _TOLERABLE:
         warnings.warn(
             f"{name} = {size}: a mass of {left_over:.2g} is left over on average, and the spread is too large; "

@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 
 from dpconformal.learner import State, support_of
 from dpconformal.rounds import Rounds
-from dpconformal.validation import checked_scores, complain_at, is_traced
+from dpconformal.validation import checked_scores, is_traced, raise_at
 
 
 class Delayed(NamedTuple):
@@ -51,7 +51,7 @@ def checked_delay(delay: Any) -> Any:
     array = np.asarray(delay)
     if array.dtype.kind not in "iu":
         raise ValueError(f"delay = {delay!r}: pass how many rounds late a score becomes known, a whole number from 0")
-    complain_at("delay", array, (array < 0) | (array >= 2**31), "a whole number of rounds, from 0")
+    raise_at("delay", array, (array < 0) | (array >= 2**31), "a whole number of rounds, from 0")
     return array.astype(np.int32) if array.ndim else int(array)
 
 
@@ -65,7 +65,7 @@ def leading_axes(delay: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
         ) from None
 
 
-def taken_up(
+def split_delayed_state(
     learner: Any, state: State, delay: Any, batch: tuple[int, ...], context: Any = None
 ) -> tuple[State, Rounds | None]:
     """

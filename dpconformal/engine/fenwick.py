@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from dpconformal.engine.gaps import cdf_of_many, quantiles_in_gaps
+from dpconformal.engine.gaps import cdf_of_many, quantiles_between_atoms
 from dpconformal.engine.pointer_loop import NO_PLACE, Arrivals, Walk, decay_in_place, put, take
 
 STRIDE = 2  # halvings in one pass of the loop: fewer passes, and a body that is still small enough to be native
@@ -110,7 +110,7 @@ def tree_walk(
         prior_weight, atom = rows.prior_weight[:, None], rows.atom[:, None]
         mass = atom * mass.astype(dtype)
         reached = prior_weight * share[passed] + mass
-        return quantiles_in_gaps(prior, prior_weight, mass, values[passed], values[passed + 1], reached, levels)
+        return quantiles_between_atoms(prior, prior_weight, mass, values[passed], values[passed + 1], reached, levels)
 
     return Walk(insert, find, _multiplied, tree, jnp.zeros((count, 2), tree.dtype), False, read)
 

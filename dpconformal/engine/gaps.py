@@ -10,7 +10,7 @@ PIECE = 1024  # values whose cdf is evaluated at a time
 CHUNK = 32  # quantiles without a closed form that are solved for at a time
 
 
-def quantile_in_gap(
+def quantile_between_atoms(
     prior: Any,
     prior_weight: Float[Array, "..."],
     mass: Float[Array, "..."],
@@ -48,7 +48,7 @@ def cdf_of_many(prior: Any, values: Float[Array, " N"]) -> Float[Array, " N"]:
     return lax.map(prior.cdf, pieces).ravel()[:size]
 
 
-def quantiles_in_gaps(
+def quantiles_between_atoms(
     prior: Any,
     prior_weight: Float[Array, "T 1"],
     mass: Float[Array, "T A"],
@@ -58,7 +58,7 @@ def quantiles_in_gaps(
     levels: Float[Array, "#T A"],
 ) -> Float[Array, "T A"]:
     """
-    Find many such points: :func:`quantile_in_gap`, without inverting the prior's cdf where an atom is the answer.
+    Find :func:`quantile_between_atoms` for many, without inverting the prior's cdf where an atom is the answer.
 
     After t rounds all but a share λ_t of the answers are atoms. A prior whose quantile has no closed form is
     inverted for the others only, a chunk at a time.
@@ -66,7 +66,7 @@ def quantiles_in_gaps(
     Returns: Thresholds; for levels a ≤ b of a round they are ordered, to the last bit.
     """
     if getattr(prior, "closed_form", False):
-        return quantile_in_gap(prior, prior_weight, mass, left, right, levels)
+        return quantile_between_atoms(prior, prior_weight, mass, left, right, levels)
     shape = mass.shape
     asked, levels, weight = levels, jnp.broadcast_to(levels, shape), jnp.broadcast_to(prior_weight, shape)
     high = jnp.asarray(prior.support[1], levels.dtype)
@@ -79,7 +79,7 @@ def quantiles_in_gaps(
         some = lax.dynamic_slice(here, (chunk * CHUNK,), (CHUNK,))
         # What fills the last chunk lies past the end: read as the last one, and dropped on purpose.
         given = (column.at[some].get(mode="clip") for column in columns)
-        return answers.at[some].set(quantile_in_gap(prior, *given), mode="drop")
+        return answers.at[some].set(quantile_between_atoms(prior, *given), mode="drop")
 
     chunks = (found + CHUNK - 1) // CHUNK
     answers = lax.fori_loop(jnp.zeros_like(chunks), chunks, solve, answers).reshape(shape)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from dpconformal.engine.gaps import cdf_of_many, in_order, quantiles_in_gaps
+from dpconformal.engine.gaps import cdf_of_many, in_order, quantiles_between_atoms
 from dpconformal.engine.pointer_loop import Walk, decay_in_place, put, take
 
 
@@ -63,7 +63,7 @@ def bin_walk(
         prior_weight, atom = rows.prior_weight[:, None], rows.atom[:, None]
         mass = atom * below.astype(dtype)
         reached = prior_weight * share[place] + mass
-        answers = quantiles_in_gaps(prior, prior_weight, mass, values[place - 1], values[place], reached, levels)
+        answers = quantiles_between_atoms(prior, prior_weight, mass, values[place - 1], values[place], reached, levels)
         # Discounted sums of two pointers at one bin may differ in their last bits, by the ways they came.
         return in_order(answers, levels) if forgets else answers
 

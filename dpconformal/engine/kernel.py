@@ -19,8 +19,8 @@ from jaxtyping import Array
 
 from dpconformal.engine.pointer_loop import epoch_for
 from dpconformal.engine.scan import drive, thresholds
-from dpconformal.engine.totals import joined
-from dpconformal.learner import State, usable
+from dpconformal.engine.totals import sum_totals
+from dpconformal.learner import State, is_valid_score
 from dpconformal.rounds import BLOCK, Rounds, padded_length
 from dpconformal.validation import is_traced
 
@@ -216,11 +216,11 @@ def _run_segments(
     segments = kernel.segments(learner, begin, placed, rounds, keep)
     results = in_threads(functools.partial(run, segment) for segment in segments)
     end = next(end for _, end in results if end is not None)
-    found = kept if keep == "all" else joined([totals for totals, _ in results])
+    found = kept if keep == "all" else sum_totals([totals for totals, _ in results])
     return jax.tree.map(lambda leaf: np.asarray(leaf)[None], (found, end))
 
 
-class Piece(NamedTuple):
+class PaddedSegment(NamedTuple):
     """
     A cut of rounds.
 
@@ -236,18 +236,18 @@ class Piece(NamedTuple):
     padding: int
 
 
-def pieces(rounds: int, count: int, longest: int | None = None) -> list[Piece]:
+def padded_segments(rounds: int, count: int, longest: int | None = None) -> list[PaddedSegment]:
     """Cut rounds into pieces of one length, whole blocks, one piece per core."""
     wanted = cores() if rounds * count >= 16 * BLOCK else 1
     length = padded_length(-(-rounds // wanted))
     length = min(length, longest or length)
     if length >= rounds:
-        return [Piece(slice(0, rounds), length - rounds)]
+        return [PaddedSegment(slice(0, rounds), length - rounds)]
     starts = range(0, rounds, length)
-    return [Piece(slice(at, min(at + length, rounds)), max(at + length - rounds, 0)) for at in starts]
+    return [PaddedSegment(slice(at, min(at + length, rounds)), max(at + length - rounds, 0)) for at in starts]
 
 
-def cut_piece(rounds: Rounds, piece: Piece, seen: Any) -> tuple[np.ndarray, Rounds]:
+def take_segment(rounds: Rounds, piece: PaddedSegment, seen: Any) -> tuple[np.ndarray, Rounds]:
     """Cut a piece out of a sequence on the host: scores seen before each of its rounds, and the padded rounds."""
     here, padding = piece
     own = Rounds(rounds.scores[here], rounds.levels, pad(rounds.observed[here], padding, False))
@@ -345,7 +345,7 @@ def _run_traced(
 ) -> tuple[Any, State]:
     scores, observed, seen = rounds.scores, rounds.observed, begin.seen
     low = jnp.asarray(learner.support[0], scores.dtype)
-    valid = usable(scores, learner.support)
+    valid = is_valid_score(scores, learner.support)
     scores = jnp.where(valid, scores, jnp.where(jnp.isfinite(low), low, 0))
     # Nothing can raise here: from a bad score on, the count of scores seen is negative.
     good = lax.cummin(jnp.concatenate([seen[None] >= 0, valid | ~observed]).astype(jnp.int32)) == 1

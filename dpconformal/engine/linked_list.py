@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.engine.gaps import cdf_of_many, quantiles_in_gaps
+from dpconformal.engine.gaps import cdf_of_many, quantiles_between_atoms
 from dpconformal.engine.pointer_loop import Walk, put, take
 
 
@@ -137,7 +137,7 @@ def walk_list(prior: Any, nodes: LinkedList, values: Float[Array, " N"], levels:
         place, before, below = found[..., 0], found[..., 1], found[..., 2]
         mass = atom * below.astype(dtype)
         reached = prior_weight * share[place] + mass
-        return quantiles_in_gaps(prior, prior_weight, mass, values[before], values[place], reached, levels)
+        return quantiles_between_atoms(prior, prior_weight, mass, values[before], values[place], reached, levels)
 
     nothing = jnp.asarray(size, jnp.int32)  # the low end
     first = jnp.stack([take(nodes.after, nothing), nothing, jnp.zeros((), jnp.int32)])

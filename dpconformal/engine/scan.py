@@ -20,7 +20,7 @@ from dpconformal.engine.sharding import (
     several_devices,
     spread_out,
 )
-from dpconformal.engine.states import spread
+from dpconformal.engine.states import broadcast_state
 from dpconformal.engine.totals import add_rounds, no_rounds
 from dpconformal.learner import Learner, State
 from dpconformal.rounds import Rounds, first_rounds
@@ -70,7 +70,7 @@ def drive(
     must not change before the answers are there.
     """
     if is_traced(learner, state, rounds):
-        state = spread(state, rounds.batch) if fresh else state
+        state = broadcast_state(state, rounds.batch) if fresh else state
         return _scan_any(read, keep, learner, state, jax.tree.map(jnp.asarray, rounds), None)
     batch, count = rounds.batch, rounds.length
     layout = layout_of(rounds.scores) if several_devices() else None  # asks where they are: padding may move them
@@ -84,7 +84,7 @@ def drive(
     else:
         if several_devices():  # of a sequence out of a batch: one device is enough
             state = jax.tree.map(on_one_device, state)
-        state = spread(state, batch) if fresh else state
+        state = broadcast_state(state, batch) if fresh else state
         found = _scan_any(read, keep, learner, state, jax.tree.map(jnp.asarray, rounds), real)
     answers, end = found
     return (answers if keep == "summary" else first_rounds(answers, len(batch), count)), end

@@ -129,7 +129,7 @@ def state_to_carry_on(learner: Learner, scores: Any, state: State) -> tuple[Any,
     return scores.astype(dtype), learner.prepare(state, rounds) if isinstance(learner, SizedLearner) else state
 
 
-def spread(state: State, batch: tuple[int, ...]) -> State:
+def broadcast_state(state: State, batch: tuple[int, ...]) -> State:
     """Give every sequence of a batch its own copy of a state."""
     if not batch:
         return state

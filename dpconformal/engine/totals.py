@@ -147,7 +147,7 @@ def _traced_totals(thresholds: Any, scores: Any, levels: Any, observed: Any) -> 
     return one(thresholds, jnp.asarray(scores), real)
 
 
-def joined(parts: Sequence[Totals]) -> Totals:
+def sum_totals(parts: Sequence[Totals]) -> Totals:
     """Add up totals on the host, in double precision."""
 
     def add(*leaves: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ from dpconformal.experiments.runs import certified, over_seeds, run_steps, tabul
 from dpconformal.metrics import coverage, coverage_error, regret
 from dpconformal.priors import Histogram
 from dpconformal.replay import Replay, replay
-from dpconformal.validation import number, whole
+from dpconformal.validation import check_float, check_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,8 +109,8 @@ def drift(
     """
     import xarray as xr
 
-    seeds, rounds, window = whole("seeds", seeds, 2), whole("rounds", rounds, 1), whole("window", window, 1)
-    level = number("level", level, 0.0, 1.0, open_low=True, open_high=True)
+    seeds, rounds, window = check_int("seeds", seeds, 2), check_int("rounds", rounds, 1), check_int("window", window, 1)
+    level = check_float("level", level, 0.0, 1.0, open_low=True, open_high=True)
     if window > rounds:
         raise ValueError(f"window = {window}: must not exceed rounds = {rounds}")
     drawn = np.array([[_simulate(stream, rounds, seed) for seed in range(seeds)] for stream in STREAMS])

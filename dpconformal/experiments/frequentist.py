@@ -12,7 +12,7 @@ from dpconformal.priors import Beta, Histogram, Uniform
 from dpconformal.replay import replay
 from dpconformal.schedules import Dirichlet, InverseSqrt
 from dpconformal.theory import concentration, coverage_bracket, excess_risk_bound, moments, regularizer
-from dpconformal.validation import number, whole
+from dpconformal.validation import check_float, check_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,8 +73,8 @@ def frequentist(
     """
     import xarray as xr
 
-    seeds, level = whole("seeds", seeds, 2), number("level", level, 0.0, 1.0, open_low=True, open_high=True)
-    counts = [whole(f"counts[{i}]", count, 1) for i, count in enumerate(counts)]
+    seeds, level = check_int("seeds", seeds, 2), check_float("level", level, 0.0, 1.0, open_low=True, open_high=True)
+    counts = [check_int(f"counts[{i}]", count, 1) for i, count in enumerate(counts)]
     if not counts or counts != sorted(set(counts)):
         raise ValueError(f"counts = {counts}: pass at least one number of scores, in increasing order")
     scores = np.stack([np.random.default_rng(seed).beta(TRUTH.a, TRUTH.b, counts[-1] + 1) for seed in range(seeds)])

@@ -11,7 +11,7 @@ from dpconformal.beliefs import ERM, Exact
 from dpconformal.display.figures import panels
 from dpconformal.experiments.runs import certified, run_batches
 from dpconformal.replay import replay
-from dpconformal.validation import whole
+from dpconformal.validation import check_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, che
     """
     import xarray as xr
 
-    seeds, rounds = whole("seeds", seeds, 1), whole("rounds", rounds, 1)
+    seeds, rounds = check_int("seeds", seeds, 1), check_int("rounds", rounds, 1)
     scores = np.stack([np.random.default_rng(seed).random(rounds) for seed in range(seeds)])
     grid = np.linspace(0, 1, 50)
 

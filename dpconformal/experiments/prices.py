@@ -16,7 +16,7 @@ import numpy as np
 from dpconformal.checkpoints.container import write_whole
 from dpconformal.checkpoints.journal import Journal
 from dpconformal.experiments.runs import track
-from dpconformal.validation import as_numbers, complain_at, whole
+from dpconformal.validation import as_numbers, check_int, raise_at
 
 _DAYS = 100  # of a step that is kept
 
@@ -42,12 +42,12 @@ def garch_scores(
     default ``dpconformal/garch`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. False for none. ``checkpoint``: Folder in
     which the days done so far are kept: called again with it, interrupted work goes on.
     """
-    lookback, refit_every = whole("lookback", lookback, 2), whole("refit_every", refit_every, 1)
-    warmup = whole("warmup", warmup, 2)
+    lookback, refit_every = check_int("lookback", lookback, 2), check_int("refit_every", refit_every, 1)
+    warmup = check_int("warmup", warmup, 2)
     prices = np.ascontiguousarray(as_numbers("prices", prices), np.float64)
     if prices.ndim != 1 or prices.size < warmup + 2:
         raise ValueError(f"prices has shape {prices.shape}: pass a sequence of at least warmup + 2 = {warmup + 2}")
-    complain_at("prices", prices, ~((prices > 0) & np.isfinite(prices)), "must be positive and finite")
+    raise_at("prices", prices, ~((prices > 0) & np.isfinite(prices)), "must be positive and finite")
     arch = _arch()
     file = None if cache is False else _file(cache, prices, (arch.__version__, lookback, refit_every, warmup))
     if file is not None and (kept := _load(file, prices.size)) is not None:

@@ -11,7 +11,7 @@ from dpconformal.metrics import regret
 from dpconformal.priors import Histogram, Uniform
 from dpconformal.streams import alternating
 from dpconformal.theory import path_bound
-from dpconformal.validation import whole
+from dpconformal.validation import check_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ def prior(rounds: int = 1000, seed: int = 0, progress: bool = True, checkpoint: 
     """
     import xarray as xr
 
-    rounds = whole("rounds", rounds, 2)
+    rounds = check_int("rounds", rounds, 2)
     scores = 0.5 - alternating(rounds) / 2
     rng = np.random.default_rng(seed)
     sample = np.clip(rng.choice([0.0, 0.5], 200) + 0.03 * rng.standard_normal(200), 0, 1)

@@ -13,7 +13,7 @@ from dpconformal.experiments.prices import BUNDLED, garch_scores, read_prices
 from dpconformal.experiments.runs import as_run, certified, replay_seeds
 from dpconformal.metrics import coverage, quantile_loss
 from dpconformal.replay import Replay, replay
-from dpconformal.validation import number, whole
+from dpconformal.validation import check_float, check_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def stock(
     """
     import xarray as xr
 
-    seeds, level = whole("seeds", seeds, 1), number("level", level, 0.0, 1.0)
+    seeds, level = check_int("seeds", seeds, 1), check_float("level", level, 0.0, 1.0)
     if level not in LEVELS:
         raise ValueError(f"level = {level:g}: pass one of {', '.join(map(str, LEVELS))}")
     column = BUNDLED.get(str(source), "Open") if column is None else column

@@ -12,7 +12,7 @@ from dpconformal.experiments.runs import as_run, certified, replay_seeds, replay
 from dpconformal.metrics import regret
 from dpconformal.streams import alternating
 from dpconformal.theory import quantized_regret_bound
-from dpconformal.validation import whole
+from dpconformal.validation import check_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, chec
     """
     import xarray as xr
 
-    rounds, seeds = whole("rounds", rounds, 200), whole("seeds", seeds, 1)
+    rounds, seeds = check_int("rounds", rounds, 200), check_int("seeds", seeds, 1)
     scores = 1 - alternating(rounds)
     bins = int(np.ceil(np.sqrt(rounds)))
     eta = np.sqrt(np.log(_BUCKETS) / (2 * 2.12 * _BUCKETS))  # as in the code of MVP's authors

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from dpconformal.beliefs.bins import bin_of
 from dpconformal.engine.states import advance, room_to_count
-from dpconformal.learner import State, usable
+from dpconformal.learner import State, is_valid_score
 from dpconformal.martingales.capital import Capital, Composite, Martingale, check_capital
 from dpconformal.martingales.exchangeability import follow
 from dpconformal.pytree import register
@@ -19,13 +19,13 @@ from dpconformal.validation import (
     Scalar,
     as_score,
     as_scores,
+    check_float,
+    check_interval,
     check_not_batched,
     check_not_column,
     check_seed,
+    check_size,
     check_time_index,
-    number,
-    ordered,
-    places,
 )
 
 
@@ -87,10 +87,10 @@ class BinnedRanks:
     seed: Scalar = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bins", places("BinnedRanks.bins", self.bins, 1))
+        object.__setattr__(self, "bins", check_size("BinnedRanks.bins", self.bins, 1))
         for name in ("low", "high"):
-            object.__setattr__(self, name, number(f"BinnedRanks.{name}", getattr(self, name)))
-        ordered("BinnedRanks", self.low, self.high)
+            object.__setattr__(self, name, check_float(f"BinnedRanks.{name}", getattr(self, name)))
+        check_interval("BinnedRanks", self.low, self.high)
         check_seed("BinnedRanks.seed", self.seed)
 
     @property
@@ -133,12 +133,12 @@ def _rank(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) -> Flo
     less = jnp.sum(jnp.where(place < here, state.counts, 0))
     seen, equal = jnp.sum(state.counts), state.counts[here]
     rank = (less.astype(dtype) + state.coin * (equal + 1).astype(dtype)) / (seen + 1).astype(dtype)
-    return jnp.where((state.seen >= 0) & usable(score, ranks.support), rank, jnp.nan)
+    return jnp.where((state.seen >= 0) & is_valid_score(score, ranks.support), rank, jnp.nan)
 
 
 @jax.jit
 def _counted(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) -> RankedBins:
-    fine = usable(score, ranks.support)
+    fine = is_valid_score(score, ranks.support)
     counts = state.counts.at[_place(ranks, score)].add(fine.astype(state.counts.dtype))
     return _tossed(state._replace(seen=advance(state.seen, fine), counts=counts))
 
@@ -248,7 +248,7 @@ class ChangeAlarm:
     ranks: Any = BinnedRanks()
 
     def __post_init__(self) -> None:
-        threshold = number("ChangeAlarm.threshold", self.threshold, 1.0, open_low=True)
+        threshold = check_float("ChangeAlarm.threshold", self.threshold, 1.0, open_low=True)
         object.__setattr__(self, "threshold", threshold)
         for name, kind in (("martingale", Martingale), ("ranks", BinnedRanks)):
             if not isinstance(getattr(self, name), kind):

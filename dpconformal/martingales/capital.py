@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from dpconformal.learner import State
 from dpconformal.pytree import register
-from dpconformal.validation import Numbers, Scalar, as_levels, check_not_batched, is_traced, number, places
+from dpconformal.validation import Numbers, Scalar, as_levels, check_float, check_not_batched, check_size, is_traced
 
 
 class Capital(NamedTuple):
@@ -202,7 +202,7 @@ class SimpleJumper(_HalfBets):
     spread: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", number("SimpleJumper.rate", self.rate, 0.0, 1.0, open_low=True))
+        object.__setattr__(self, "rate", check_float("SimpleJumper.rate", self.rate, 0.0, 1.0, open_low=True))
         _check_flag("SimpleJumper.spread", self.spread)
 
     def jumps(self, dtype: Any) -> Float[Array, " J"]:
@@ -245,7 +245,9 @@ class Composite(_HalfBets):
 
     def __post_init__(self) -> None:
         named = ((f"Composite.rates[{i}]", rate) for i, rate in enumerate(_several(self.rates)))
-        object.__setattr__(self, "rates", tuple(number(name, rate, 0.0, 1.0, open_low=True) for name, rate in named))
+        object.__setattr__(
+            self, "rates", tuple(check_float(name, rate, 0.0, 1.0, open_low=True) for name, rate in named)
+        )
         _check_flag("Composite.spread", self.spread)
 
     def jumps(self, dtype: Any) -> Float[Array, " J"]:
@@ -312,13 +314,13 @@ class Mixture(Bets):
     floor: Scalar = 1e-6
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nodes", places("Mixture.nodes", self.nodes, 1))
+        object.__setattr__(self, "nodes", check_size("Mixture.nodes", self.nodes, 1))
         if self.nodes > 256:
             raise ValueError(f"Mixture.nodes = {self.nodes}: at most 256; 16 differ from the integral by little")
         if self.side not in _SIDES:
             raise ValueError(f"Mixture.side = {self.side!r}: pass one of {', '.join(_SIDES)}")
         ends: dict[str, Any] = {"open_low": True, "open_high": True}
-        object.__setattr__(self, "floor", number("Mixture.floor", self.floor, 0.0, 1.0, **ends))
+        object.__setattr__(self, "floor", check_float("Mixture.floor", self.floor, 0.0, 1.0, **ends))
 
     def init(self, dtype: Any = None) -> Capital:
         """Return a capital of 1."""

@@ -17,12 +17,12 @@ from dpconformal.validation import (
     Scalar,
     as_levels,
     as_numbers,
+    check_int,
     check_not_column,
+    check_scalar,
     check_time_index,
-    complain_at,
     is_traced,
-    scalar,
-    whole,
+    raise_at,
 )
 
 
@@ -52,7 +52,7 @@ def smoothed_ranks(scores: Numbers, seed: Any = 0) -> np.ndarray:
     array([0.64, 0.13, 0.68])
     """
     less, equal = arrival_ranks(scores)
-    rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(whole("seed", seed, 0))
+    rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(check_int("seed", seed, 0))
     seen = np.arange(1, less.shape[-1] + 1)
     return (less + rng.random(less.shape) * (equal + 1)) / seen
 
@@ -68,7 +68,7 @@ def arrival_ranks(scores: Numbers) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
     check_not_column("scores", values.shape)
     check_time_index("scores", scores)
-    complain_at("scores", values, np.isnan(values), "has no rank; drop the round or replace the value on purpose")
+    raise_at("scores", values, np.isnan(values), "has no rank; drop the round or replace the value on purpose")
     if not values.size:
         return np.zeros(values.shape, int), np.zeros(values.shape, int)
     order = np.argsort(values, axis=-1, kind="stable")
@@ -296,7 +296,7 @@ def exchangeability(
     >>> found.alarm, bool(found.p_value < 1e-9)
     (126, True)
     """
-    threshold = scalar("threshold", threshold, 1.0, open_low=True)
+    threshold = check_scalar("threshold", threshold, 1.0, open_low=True)
     ranks = smoothed_ranks(scores, seed)
     log_capital = np.asarray(run(Composite() if martingale is None else martingale, ranks).log_capital)
     reached = log_capital >= np.log(threshold)

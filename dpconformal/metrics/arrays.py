@@ -11,7 +11,7 @@ import numpy as np
 from dpconformal.engine.totals import Sum, Totals, pinball, totals_of
 from dpconformal.replay import Replay, Summary
 from dpconformal.rounds import kept_rounds, round_counts
-from dpconformal.validation import as_numbers, complain_at, is_traced
+from dpconformal.validation import as_numbers, is_traced, raise_at
 
 
 class Arrays(NamedTuple):
@@ -99,9 +99,9 @@ def arrays_of(run: Any) -> Arrays:
             "for levels that change by round, or (..., A) for levels that differ between sequences"
         )
     if not traced:
-        complain_at("run.levels", levels, ~((levels >= 0) & (levels <= 1)), "a confidence level lies in [0, 1]")
+        raise_at("run.levels", levels, ~((levels >= 0) & (levels <= 1)), "a confidence level lies in [0, 1]")
         why = "a score or hyperparameter inside jit was out of range from here on"
-        complain_at("run.thresholds", thresholds, np.isnan(thresholds), why)
+        raise_at("run.thresholds", thresholds, np.isnan(thresholds), why)
     if levels.ndim == 1:
         levels = levels.reshape((1,) * (axes - 1) + (size,))
     elif levels.ndim == axes - 1:

@@ -14,7 +14,7 @@ from dpconformal.learner import check_levels, fresh_state, support_of
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.rounds import Rounds, kept_rounds, masked_scores, take_rounds
 from dpconformal.runs import Replay, not_at_once
-from dpconformal.validation import whole
+from dpconformal.validation import check_int
 
 
 def pit(run: Replay, key: Array | None = None) -> Any:
@@ -73,7 +73,7 @@ def crps(run: Replay, points: int = 256) -> Any:
     0.0833
     """
     _require_learner(run, "quantile")
-    points = whole("points", points, 1)
+    points = check_int("points", points, 1)
     middles = (jnp.arange(points, dtype=run.scores.dtype) + 0.5) / points
     check_levels(run.learner, middles, f": crps asks for {points} levels; take a run of a belief")
     return read_again(run, _mean_loss, middles)

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.metrics.arrays import Arrays, arrays_of, by_sequence, mean_levels, totals_over_rounds
 from dpconformal.replay import Replay
-from dpconformal.validation import Scalar, is_traced, number, whole
+from dpconformal.validation import Scalar, check_float, check_int, is_traced
 
 
 def covered(run: Replay) -> Any:
@@ -113,7 +113,7 @@ def rolling_coverage(run: Replay, window: int) -> Any:
     >>> rolling_coverage(dpc.replay(dpc.Exact(), [0.2, 0.9, 0.1], levels=[0.5]), window=2).ravel()
     array([0.5, 0.5])
     """
-    window = whole("window", window, 1)
+    window = check_int("window", window, 1)
     xp, thresholds, scores, _ = arrays_of(run)
     rounds = thresholds.shape[-2]
     if window > rounds:
@@ -255,7 +255,7 @@ def interval_width(run: Replay, lower: Scalar, upper: Scalar) -> Any:
     >>> interval_width(dpc.replay(dpc.Exact(), [0.2], levels=[0.25, 0.75]), 0.25, 0.75)
     array([0.5])
     """
-    lower, upper = number("lower", lower, 0.0, 1.0), number("upper", upper, 0.0, 1.0)
+    lower, upper = check_float("lower", lower, 0.0, 1.0), check_float("upper", upper, 0.0, 1.0)
     if not lower < upper:
         raise ValueError(f"upper = {upper}: must exceed lower = {lower}")
     low, high = _pair(run, arrays_of(run), lower, upper)
@@ -285,7 +285,7 @@ def interval_score(run: Replay, lower: Scalar, upper: Scalar) -> Any:
     >>> interval_score(dpc.replay(dpc.Exact(), [0.05], levels=[0.25, 0.75]), 0.25, 0.75).round(6)
     array([1.3])
     """
-    if not (0 < number("lower", lower) < number("upper", upper) < 1):
+    if not (0 < check_float("lower", lower) < check_float("upper", upper) < 1):
         raise ValueError(f"lower = {lower}, upper = {upper}: need 0 < lower < upper < 1")
     arrays = arrays_of(run)
     low, high = _pair(run, arrays, lower, upper)

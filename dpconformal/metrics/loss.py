@@ -11,7 +11,7 @@ from dpconformal.engine.linked_list import running_order_statistic
 from dpconformal.engine.totals import pinball
 from dpconformal.metrics.arrays import arrays_of, by_sequence, check_finite, checked_run, totals_over_rounds
 from dpconformal.replay import Replay
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, is_traced, number
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, is_traced, raise_at
 
 
 def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers = None) -> Any:
@@ -45,7 +45,7 @@ def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers =
         threshold, score, level = (as_numbers(n, v) for n, v in zip(names, (run, score, level), strict=True))
         xp = jnp if is_traced(threshold, score, level) else np
         if xp is np:
-            complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+            raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
         threshold, score, level = (xp.asarray(a, float if xp is np else None) for a in (threshold, score, level))
     return pinball(xp, threshold, score, level)
 
@@ -123,7 +123,7 @@ def discounted_regret(run: Replay, discount: Scalar) -> Any:
     >>> bool(discounted_regret(run, 0.9)[0] < 1 / (1 - 0.9) ** 0.5)
     True
     """
-    beta = number("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
+    beta = check_float("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
     arrays = arrays_of(run)
     if is_traced(beta):
         arrays = arrays._replace(xp=jnp)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpconformal.compositions.tree import nodes_of
-from dpconformal.engine.totals import joined, totals_of
+from dpconformal.engine.totals import sum_totals, totals_of
 from dpconformal.metrics.arrays import arrays_of, batch_axes, by_sequence, check_finite, checked_run, mean_levels
 from dpconformal.metrics.coverage import crossed, rounds_since_hit
 from dpconformal.metrics.loss import best_threshold
@@ -104,7 +104,7 @@ def measure(thresholds: np.ndarray, scores: np.ndarray, levels: Any, least: np.n
             if pairs.any():
                 crossings = crossings + involved.sum(axis=-2)
                 crossing_rounds = crossing_rounds + (pairs > 0).sum(axis=-1)
-        covered, loss, _ = joined(totals)
+        covered, loss, _ = sum_totals(totals)
         return {
             "coverage": covered / rounds,
             "loss": loss.high / rounds,

@@ -41,7 +41,9 @@ def gathered(
     if lengths is None:
         lengths = dask.compute(*[dask.delayed(len)(part) for part in parts])
     starts = np.cumsum([0, *lengths]).tolist()
-    tallies = [dask.delayed(tallied)(part, columns, start) for part, start in zip(parts, starts, strict=False)]
+    tallies = [
+        dask.delayed(count_rows_per_series)(part, columns, start) for part, start in zip(parts, starts, strict=False)
+    ]
     tally, *ends = dask.compute(_added_up(tallies), *[dask.delayed(_ends)(one) for one in tallies])
     names, rounds = tally.names, int(tally.counts.max(initial=0))
     if not names.size:
@@ -68,7 +70,7 @@ def series_of_a_chunk(series: int, rounds: int, numbers: int) -> int:
     return max(1, min(few, numbers // max(rounds, 1), series))
 
 
-def tallied(frame: Any, columns: Columns, first: int) -> Tally:
+def count_rows_per_series(frame: Any, columns: Columns, first: int) -> Tally:
     """Check rows, and count those of each series."""
     rows = checked_rows(frame, columns, first)
     if not len(frame):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpconformal.panel.blocks import METRICS, written
-from dpconformal.validation import exactly
+from dpconformal.validation import format_level
 
 ROUND = "round"
 RESERVED = (ROUND, "rounds", "level", "thresholds", *METRICS)
@@ -290,5 +290,5 @@ def to_long(panel: "xr.Dataset", scores: "xr.DataArray") -> "pd.DataFrame":
             table[dim] = thresholds[dim].values[index]
     table[scores.name or "score"] = values[where]
     found = np.asarray(thresholds.values)[where]
-    table |= {f"threshold_{exactly(level)}": found[:, k] for k, level in enumerate(panel["level"].values)}
+    table |= {f"threshold_{format_level(level)}": found[:, k] for k, level in enumerate(panel["level"].values)}
     return pd.DataFrame(table)

@@ -13,7 +13,7 @@ from dpconformal.engine.feedback import checked_delay
 from dpconformal.learner import Learner, check_levels
 from dpconformal.metrics.summary import as_written
 from dpconformal.panel.blocks import METRICS, Job, check_times, replay_block, replay_chunk
-from dpconformal.validation import Numbers, as_levels, as_numbers, float_dtype, whole
+from dpconformal.validation import Numbers, as_levels, as_numbers, check_int, float_dtype
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -137,7 +137,7 @@ def replay_panel(
         shape=tuple(points.sizes.values()),
         levels=asked,
         keep=keep,
-        delay=None if late is not None else whole("delay", delay, 0),
+        delay=None if late is not None else check_int("delay", delay, 0),
         size=size,
         wide=wide,
         masked=mask is not None,

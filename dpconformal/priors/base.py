@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from dpconformal.validation import Numbers, Scalar, number, ordered
+from dpconformal.validation import Numbers, Scalar, check_float, check_interval
 
 
 @runtime_checkable
@@ -52,8 +52,8 @@ class OnInterval:
     def __post_init__(self) -> None:
         owner = type(self).__name__
         for name in ("low", "high"):
-            object.__setattr__(self, name, number(f"{owner}.{name}", getattr(self, name)))
-        ordered(owner, self.low, self.high)
+            object.__setattr__(self, name, check_float(f"{owner}.{name}", getattr(self, name)))
+        check_interval(owner, self.low, self.high)
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from dpconformal.priors.base import outside_is_zero, within_support
 from dpconformal.pytree import register
-from dpconformal.validation import NARROWEST, WIDEST, Numbers, Scalar, as_floats, as_levels, number
+from dpconformal.validation import NARROWEST, WIDEST, Numbers, Scalar, as_floats, as_levels, check_float
 
 
 class _OnHalfLine:
@@ -25,7 +25,7 @@ class _OnHalfLine:
     scale: Scalar
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", number(f"{type(self).__name__}.scale", self.scale, 0.0, open_low=True))
+        object.__setattr__(self, "scale", check_float(f"{type(self).__name__}.scale", self.scale, 0.0, open_low=True))
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -42,7 +42,7 @@ class _Scaled(_OnHalfLine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number(f"{type(self).__name__}.scale", self.scale, NARROWEST, WIDEST, hint="rescale the scores")
+        check_float(f"{type(self).__name__}.scale", self.scale, NARROWEST, WIDEST, hint="rescale the scores")
 
     def cdf(self, x: Numbers) -> Array:
         """P0(X ≤ x)."""
@@ -159,7 +159,7 @@ class LogNormal(_OnHalfLine):
     closed_form: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loc", number("LogNormal.loc", self.loc))
+        object.__setattr__(self, "loc", check_float("LogNormal.loc", self.loc))
         super().__post_init__()
 
     def cdf(self, x: Numbers) -> Array:

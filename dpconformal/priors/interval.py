@@ -19,9 +19,9 @@ from dpconformal.validation import (
     Scalar,
     as_floats,
     as_levels,
-    complain_at,
+    check_float,
     is_traced,
-    number,
+    raise_at,
 )
 
 
@@ -98,7 +98,7 @@ class Beta(OnInterval):
     def __post_init__(self) -> None:
         hint = "so narrow a prior is told better by TruncatedNormal"
         for name in ("a", "b"):  # beyond that the incomplete beta function loses its digits, and then all of them
-            value = number(f"Beta.{name}", getattr(self, name), 0.0, 1e5, open_low=True, hint=hint)
+            value = check_float(f"Beta.{name}", getattr(self, name), 0.0, 1e5, open_low=True, hint=hint)
             object.__setattr__(self, name, value)
         super().__post_init__()
 
@@ -169,9 +169,9 @@ class TruncatedNormal(OnInterval):
     high: Scalar = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loc", number("TruncatedNormal.loc", self.loc))
-        scale = number("TruncatedNormal.scale", self.scale, 0.0, open_low=True)
-        scale = number("TruncatedNormal.scale", scale, NARROWEST, WIDEST, hint="rescale the scores")
+        object.__setattr__(self, "loc", check_float("TruncatedNormal.loc", self.loc))
+        scale = check_float("TruncatedNormal.scale", self.scale, 0.0, open_low=True)
+        scale = check_float("TruncatedNormal.scale", scale, NARROWEST, WIDEST, hint="rescale the scores")
         object.__setattr__(self, "scale", scale)
         super().__post_init__()
         if is_traced(self.loc, self.scale, self.low, self.high):
@@ -179,7 +179,7 @@ class TruncatedNormal(OnInterval):
         loc, scale, low, high = (np.asarray(v, float) for v in (self.loc, self.scale, self.low, self.high))
         distance = np.maximum(np.maximum(low - loc, loc - high), 0) / scale
         why = "lies more than 10 scales outside the support; move it closer or raise scale"
-        complain_at("TruncatedNormal.loc", np.broadcast_to(loc, distance.shape), distance > _FAR, why)
+        raise_at("TruncatedNormal.loc", np.broadcast_to(loc, distance.shape), distance > _FAR, why)
 
     def _parameters(self, like: Array) -> tuple[Array, ...]:
         loc, scale, low, high = (jnp.asarray(v, like.dtype) for v in (self.loc, self.scale, self.low, self.high))

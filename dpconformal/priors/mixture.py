@@ -22,12 +22,12 @@ from dpconformal.validation import (
     as_levels,
     as_numbers,
     as_scores,
-    complain_at,
+    check_float,
+    check_int,
+    check_interval,
     is_subnormal,
     is_traced,
-    number,
-    ordered,
-    whole,
+    raise_at,
 )
 
 
@@ -63,21 +63,21 @@ class Histogram:
             )
         if not is_traced(edges):
             edges = edges.astype(float)
-            complain_at("Histogram.edges", edges, ~np.isfinite(edges), "must be finite")
-            complain_at("Histogram.edges", edges, is_subnormal(edges), f"nearer to 0 than {TINY:.3g}; rescale")
+            raise_at("Histogram.edges", edges, ~np.isfinite(edges), "must be finite")
+            raise_at("Histogram.edges", edges, is_subnormal(edges), f"nearer to 0 than {TINY:.3g}; rescale")
             falling = np.concatenate([np.zeros_like(edges[..., :1], bool), edges[..., 1:] <= edges[..., :-1]], axis=-1)
-            complain_at("Histogram.edges", edges, falling, "edges must increase strictly")
-            ordered("Histogram", edges[..., 0], edges[..., -1])
+            raise_at("Histogram.edges", edges, falling, "edges must increase strictly")
+            check_interval("Histogram", edges[..., 0], edges[..., -1])
             narrow = np.diff(edges, axis=-1) < NARROWEST
-            complain_at("Histogram.edges", edges[..., :-1], narrow, f"less than {NARROWEST:g} below the next; rescale")
+            raise_at("Histogram.edges", edges[..., :-1], narrow, f"less than {NARROWEST:g} below the next; rescale")
         if not is_traced(masses):
             masses = masses.astype(float)
             why = "masses must be finite and above 0, for the density of a prior is positive; see from_scores"
-            complain_at("Histogram.masses", masses, ~(np.isfinite(masses) & (masses > 0)), why)
+            raise_at("Histogram.masses", masses, ~(np.isfinite(masses) & (masses > 0)), why)
             if masses.max(initial=0.0) > WIDEST / masses.shape[-1]:  # their sum may overflow
                 masses = masses / masses.max(axis=-1, keepdims=True)
             masses = masses / masses.sum(axis=-1, keepdims=True)
-            complain_at("Histogram.masses", masses, masses < TINY, "nothing beside the others; raise it")
+            raise_at("Histogram.masses", masses, masses < TINY, "nothing beside the others; raise it")
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "masses", masses)
 
@@ -111,10 +111,10 @@ class Histogram:
         >>> float(prior.cdf(0.5))
         0.875
         """
-        bins = whole("bins", bins, 1)
-        smoothing = number("smoothing", smoothing, 0.0, open_low=True)
-        low, high = number("low", low), number("high", high)
-        ordered("from_scores", low, high)
+        bins = check_int("bins", bins, 1)
+        smoothing = check_float("smoothing", smoothing, 0.0, open_low=True)
+        low, high = check_float("low", low), check_float("high", high)
+        check_interval("from_scores", low, high)
         sample = np.asarray(as_scores(scores, (low, high)), float)
         if sample.ndim != 1:
             raise ValueError(f"scores has shape {sample.shape}: pass one sample, shape (n,)")
@@ -204,7 +204,7 @@ class Mixture:
             )
         if not is_traced(weights):
             weights = weights.astype(float)
-            complain_at(
+            raise_at(
                 "Mixture.weights",
                 weights,
                 ~(np.isfinite(weights) & (weights > 0)),
@@ -213,7 +213,7 @@ class Mixture:
             if weights.max(initial=0.0) > WIDEST / weights.shape[-1]:  # their sum may overflow
                 weights = weights / weights.max(axis=-1, keepdims=True)
             weights = weights / weights.sum(axis=-1, keepdims=True)
-            complain_at("Mixture.weights", weights, weights < TINY, "nothing beside the others; raise it")
+            raise_at("Mixture.weights", weights, weights < TINY, "nothing beside the others; raise it")
         _check_no_gap(components)
         object.__setattr__(self, "components", components)
         object.__setattr__(self, "weights", weights)
@@ -261,7 +261,7 @@ def _check_no_gap(components: tuple[Prior, ...]) -> None:
             )
         reach = max(reach, high)
     if np.isfinite([spans[0][0], reach]).all():
-        ordered("Mixture", spans[0][0], reach)
+        check_interval("Mixture", spans[0][0], reach)
 
 
 @jax.jit

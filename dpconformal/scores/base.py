@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.validation import Numbers, as_numbers, complain_at, float_dtype, is_traced
+from dpconformal.validation import Numbers, as_numbers, float_dtype, is_traced, raise_at
 
 
 @runtime_checkable
@@ -59,7 +59,7 @@ def reals(xp: Any, **named: Numbers) -> list[Any]:
     arrays = [as_numbers(name, value) for name, value in named.items()]
     for name, array in zip(named, arrays, strict=True):
         if not is_traced(array):
-            complain_at(name, array, ~np.isfinite(array), "must be finite; drop the round or replace it on purpose")
+            raise_at(name, array, ~np.isfinite(array), "must be finite; drop the round or replace it on purpose")
     if xp is np:
         return [np.asarray(array, float) for array in arrays]
     dtype = np.result_type(*(float_dtype(array) for array in arrays))

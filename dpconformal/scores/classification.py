@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, is_traced, number, whole
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, check_int, is_traced, raise_at
 
 
 class LabelScore:
@@ -57,7 +57,7 @@ class LabelScore:
         (noise,) = reals(xp, noise=noise)
         same_shape("noise", noise, np.shape(predictions)[:-1], "one number for each prediction")
         if not is_traced(noise):
-            complain_at("noise", noise, ~((noise >= 0) & (noise <= 1)), "must lie in [0, 1]")
+            raise_at("noise", noise, ~((noise >= 0) & (noise <= 1)), "must lie in [0, 1]")
         return noise[..., None]
 
 
@@ -73,7 +73,7 @@ def _probabilities(xp: Any, predictions: Numbers) -> Any:
     if p.ndim == 0 or p.shape[-1] == 0:
         raise ValueError(f"predictions has shape {p.shape}: must be (..., K), the probabilities of K classes")
     if not is_traced(p):
-        complain_at("predictions", p, ~((p >= 0) & (p <= 1)), "a probability lies in [0, 1]")
+        raise_at("predictions", p, ~((p >= 0) & (p <= 1)), "a probability lies in [0, 1]")
     return p
 
 
@@ -87,7 +87,7 @@ def _classes(labels: Numbers, shape: tuple[int, ...]) -> Any:
         fine = (array >= 0) & (array < shape[-1]) & (array == jnp.floor(array))
         return jnp.where(fine, array, shape[-1]).astype(jnp.int32)
     wrong = (array < 0) | (array >= shape[-1]) | (array != np.floor(array))
-    complain_at("labels", array, wrong, f"must be the number of a class, from 0 to {shape[-1] - 1}")
+    raise_at("labels", array, wrong, f"must be the number of a class, from 0 to {shape[-1] - 1}")
     return np.asarray(array).astype(np.int64 if array.dtype.kind != "i" else array.dtype)
 
 
@@ -179,9 +179,9 @@ class RAPS(LabelScore):
     randomized: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "penalty", number("RAPS.penalty", self.penalty, 0.0))
+        object.__setattr__(self, "penalty", check_float("RAPS.penalty", self.penalty, 0.0))
         if not is_traced(self.free):
-            object.__setattr__(self, "free", whole("RAPS.free", self.free, 0))
+            object.__setattr__(self, "free", check_int("RAPS.free", self.free, 0))
 
     def _scores(self, xp: Any, p: Any, u: Any) -> Any:
         p = _summing_to_one(xp, p)
@@ -219,7 +219,7 @@ class SAPS(LabelScore):
     randomized: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", number("SAPS.weight", self.weight, 0.0, open_low=True))
+        object.__setattr__(self, "weight", check_float("SAPS.weight", self.weight, 0.0, open_low=True))
 
     def _scores(self, xp: Any, p: Any, u: Any) -> Any:
         rank, _ = _ranked(xp, p)
@@ -291,5 +291,5 @@ def _summing_to_one(xp: Any, p: Any) -> Any:
     total = xp.sum(p, axis=-1, keepdims=True)
     if not is_traced(p):
         sums = np.asarray(total, float)[..., 0]
-        complain_at("predictions.sum(axis=-1)", sums, np.abs(sums - 1) > 1e-3, "probabilities sum to 1; divide by it")
+        raise_at("predictions.sum(axis=-1)", sums, np.abs(sums - 1) > 1e-3, "probabilities sum to 1; divide by it")
     return p / total

@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
 from dpconformal.scores.sets import Ball, EllipsoidRegion
-from dpconformal.validation import Numbers, Scalar, complain_at, is_traced
+from dpconformal.validation import Numbers, Scalar, is_traced, raise_at
 
 
 @register(static=("order",))
@@ -140,7 +140,7 @@ def _factor(xp: Any, matrix: Any, name: str) -> Any:
         given = np.asarray(matrix, float)
         slack = 64 * np.finfo(matrix.dtype).eps * np.abs(given).max(initial=0.0)
         lopsided = np.abs(given - np.swapaxes(given, -1, -2)) > slack
-        complain_at(name, given, lopsided, "a covariance is symmetric")
+        raise_at(name, given, lopsided, "a covariance is symmetric")
         least = np.linalg.eigvalsh(given)[..., 0]
-        complain_at(f"least eigenvalue of {name}", least, least <= 0, "a covariance is positive definite; add a ridge")
+        raise_at(f"least eigenvalue of {name}", least, least <= 0, "a covariance is positive definite; add a ridge")
     return xp.linalg.cholesky(matrix)

@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, outermost, read_thresholds, reals, same_shape
 from dpconformal.scores.sets import Interval, between
-from dpconformal.validation import Numbers, Scalar, complain_at, is_traced, number
+from dpconformal.validation import Numbers, Scalar, check_float, is_traced, raise_at
 
 _PAIR = "one label for each prediction; one series has both of shape (T,), without an axis of length 1"
 
@@ -120,13 +120,13 @@ class Normalized:
     sides: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offset", number("Normalized.offset", self.offset, 0.0))
+        object.__setattr__(self, "offset", check_float("Normalized.offset", self.offset, 0.0))
 
     def _read(self, xp: Any, predictions: Any) -> tuple[Any, Any]:
         centre, spread = _two(predictions, "ŷ and σ̂")
         unit = spread + self.offset
         if not is_traced(unit):
-            complain_at("predictions[..., 1]", spread, unit <= 0, "σ̂ + offset must be above 0")
+            raise_at("predictions[..., 1]", spread, unit <= 0, "σ̂ + offset must be above 0")
         return centre, xp.where(unit > 0, unit, xp.nan)
 
     def __call__(self, predictions: Numbers, labels: Numbers) -> Any:

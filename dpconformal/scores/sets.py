@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, reals, same_shape
-from dpconformal.validation import Numbers, whole
+from dpconformal.validation import Numbers, check_int
 
 
 class Interval(NamedTuple):
@@ -149,7 +149,7 @@ class EllipsoidRegion(NamedTuple):
         """Trace the boundary in the plane, shape (..., A, points, 2), for a picture."""
         if self.centre.shape[-1] != 2:
             raise ValueError(f"centre has shape {self.centre.shape}: a boundary can be traced in the plane, D = 2")
-        angle = np.linspace(0, 2 * math.pi, whole("points", points, 3))
+        angle = np.linspace(0, 2 * math.pi, check_int("points", points, 3))
         circle = namespace(self.centre).asarray(np.stack([np.cos(angle), np.sin(angle)]), self.centre.dtype)
         path = (self.factor @ circle).swapaxes(-1, -2)  # (..., points, 2)
         return self.centre[..., None, None, :] + self.radius[..., None, None] * path[..., None, :, :]

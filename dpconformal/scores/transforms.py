@@ -15,7 +15,7 @@ import numpy as np
 from dpconformal.pytree import register
 from dpconformal.scores.base import Score, namespace, namespace_of_sets, outermost, reals, widest
 from dpconformal.scores.classification import label_mask
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, is_traced, number
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, is_traced, raise_at
 
 
 @runtime_checkable
@@ -61,14 +61,14 @@ class Ratio:
     scale: Scalar = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", number("Ratio.scale", self.scale, 0.0, open_low=True))
+        object.__setattr__(self, "scale", check_float("Ratio.scale", self.scale, 0.0, open_low=True))
 
     def __call__(self, scores: Numbers) -> Any:
         """Transform scores."""
         xp = namespace(scores)
         (s,) = reals(xp, scores=scores)
         if not is_traced(s):
-            complain_at("scores", s, s < 0, "s/(scale + s) is for scores from 0; see Rank for any")
+            raise_at("scores", s, s < 0, "s/(scale + s) is for scores from 0; see Rank for any")
         return self.values(xp, s)
 
     def values(self, xp: Any, s: Any) -> Any:
@@ -107,7 +107,7 @@ class Log:
     offset: Scalar = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offset", number("Log.offset", self.offset, 0.0))
+        object.__setattr__(self, "offset", check_float("Log.offset", self.offset, 0.0))
 
     def __call__(self, scores: Numbers) -> Any:
         """Transform scores."""
@@ -115,7 +115,7 @@ class Log:
         (s,) = reals(xp, scores=scores)
         if not is_traced(s):
             wrong = s + self.offset <= 0
-            complain_at("scores", s, wrong, "a logarithm needs offset + score above 0; raise Log.offset")
+            raise_at("scores", s, wrong, "a logarithm needs offset + score above 0; raise Log.offset")
         return self.values(xp, s)
 
     def values(self, xp: Any, s: Any) -> Any:

@@ -10,7 +10,7 @@ from dpconformal.learner import Learner, fresh_state, support_of
 from dpconformal.metrics import discounted_regret, regret
 from dpconformal.metrics.loss import best_threshold
 from dpconformal.replay import replay_batch
-from dpconformal.validation import Scalar, number, scalar, whole
+from dpconformal.validation import Scalar, check_float, check_int, check_scalar
 
 
 class Hardest(NamedTuple):
@@ -72,11 +72,11 @@ def hardest_sequence(
     >>> bool(found.regret > dpc.theory.regret_bound(16, 0.5))
     True
     """
-    level = number("level", level, 0.0, 1.0)
-    rounds, population = whole("rounds", rounds, 1), whole("population", population, 8)
+    level = check_float("level", level, 0.0, 1.0)
+    rounds, population = check_int("rounds", rounds, 1), check_int("population", population, 8)
     if not isinstance(learner, Learner) or isinstance(learner, type):
         raise ValueError(f"learner = {learner!r}: pass a learner such as dpconformal.Exact()")
-    level = scalar("level", level, 0.0, 1.0)
+    level = check_scalar("level", level, 0.0, 1.0)
     low, high = (float(end) for end in support_of(learner))
     if not np.isfinite(high - low):
         raise ValueError(f"learner has support [{low:g}, {high:g}]: an adversary needs a bounded one")
@@ -89,7 +89,7 @@ def hardest_sequence(
     sequences = _first_population(rng, population, rounds, float(level))
     sequences[0] = _greedy(learner, float(level), rounds, low, high)
     worth = regrets(low + (high - low) * sequences)
-    for _ in range(whole("generations", generations, 0)):
+    for _ in range(check_int("generations", generations, 0)):
         parents = sequences[np.argsort(-worth)[: population // 4]]
         children = _offspring(rng, parents, population - len(parents))
         sequences = np.concatenate([parents, children])

@@ -14,7 +14,7 @@ from dpconformal.rounds import round_counts
 from dpconformal.runs import not_at_once
 from dpconformal.theory import checks, delay, groups
 from dpconformal.theory.path import path_of, sequences
-from dpconformal.validation import Scalar, is_traced, scalar
+from dpconformal.validation import Scalar, check_scalar, is_traced
 
 CHECKS = ("order", "optimality", "regret", "discounted regret", "coverage")
 
@@ -178,7 +178,7 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     """
     import xarray as xr
 
-    delta = float(scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
+    delta = float(check_scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
     run = _with_fixed_levels(checked_run(run))
     shape = np.shape(run.thresholds)
     changing = np.ndim(run.levels) == len(shape)

@@ -19,7 +19,7 @@ from dpconformal.theory.checks import Line, near_enough, no_claim, optimality_ga
 from dpconformal.theory.iid import concentration, odds
 from dpconformal.theory.path import Regret, bins_of, path_after
 from dpconformal.theory.regret import bin_cost, discounted_regret_bound
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, raise_at
 
 
 def delayed_regret_bound(
@@ -67,9 +67,9 @@ def delayed_regret_bound(
     given = {"rounds": rounds, "level": level, "delay": delay}
     rounds, level, delay = (np.asarray(as_numbers(name, value), float) for name, value in given.items())
     for name, values in (("rounds", rounds), ("delay", delay)):
-        complain_at(name, values, ~((values >= 0) & (values == np.floor(values)) & (values < 2**31)), "whole, from 0")
-    complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
-    width = number("width", width, 0.0, open_low=True)
+        raise_at(name, values, ~((values >= 0) & (values == np.floor(values)) & (values < 2**31)), "whole, from 0")
+    raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+    width = check_float("width", width, 0.0, open_low=True)
     rounds, level, delay = np.broadcast_arrays(rounds.astype(int), level, delay.astype(int))
     found, longest = np.zeros(rounds.shape), int(np.max(rounds, initial=0))
     before = np.arange(longest)

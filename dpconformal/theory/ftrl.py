@@ -13,7 +13,7 @@ from dpconformal.engine.totals import pinball
 from dpconformal.priors import Prior, Uniform
 from dpconformal.theory import moments
 from dpconformal.theory.iid import regularizer_weights
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, raise_at
 
 
 def ftrl_objective(
@@ -53,7 +53,7 @@ def ftrl_objective(
     """
     scores, level, weight, weights = _inputs(scores, level, schedule, discount)
     r = np.asarray(as_numbers("r", r), float)
-    complain_at("r", r, ~np.isfinite(r), "a threshold must be finite")
+    raise_at("r", r, ~np.isfinite(r), "a threshold must be finite")
     regularized = moments.cdf_integral(prior, r) + level * (moments.mean(prior) - r)
     return (weight * regularized + pinball(np, r[..., None], scores, level) @ weights)[()]
 
@@ -108,8 +108,8 @@ def _inputs(scores: Numbers, level: Scalar, schedule: Any, discount: Scalar | No
     scores = np.asarray(as_numbers("scores", scores), float)
     if scores.ndim != 1:
         raise ValueError(f"scores has shape {scores.shape}: pass one sequence of past scores, shape (n,)")
-    complain_at("scores", scores, ~np.isfinite(scores), "a score must be finite")
-    level = number("level", level, 0.0, 1.0)
+    raise_at("scores", scores, ~np.isfinite(scores), "a score must be finite")
+    level = check_float("level", level, 0.0, 1.0)
     return scores, level, *regularizer_weights(scores.size, schedule, discount)
 
 

@@ -11,7 +11,7 @@ from dpconformal.priors import Uniform
 from dpconformal.schedules import Schedule
 from dpconformal.theory import moments
 from dpconformal.theory.regularizer import excess_regularizer
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number, scalar
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, check_scalar, raise_at
 
 
 def concentration(t: Numbers, schedule: Any = None) -> Any:
@@ -39,7 +39,7 @@ def concentration(t: Numbers, schedule: Any = None) -> Any:
     np.float64(5.0)
     """
     t = np.asarray(as_numbers("t", t), float)
-    complain_at("t", t, ~(t >= 1), "rounds are counted from 1")
+    raise_at("t", t, ~(t >= 1), "rounds are counted from 1")
     schedule = schedules.InverseSqrt() if schedule is None else schedules.as_schedule(schedule)
     if isinstance(schedule, schedules.InverseSqrt):
         return (np.sqrt(t) + 1)[()]
@@ -61,7 +61,7 @@ def odds(schedule: Schedule, t: Any) -> Any:
     with jax.enable_x64(True):
         # Mapped, not broadcast: a user's own schedule may be written for one number.
         weight = np.asarray(jax.vmap(schedule.weight)(jnp.asarray(t.ravel())), float).reshape(t.shape)
-    complain_at("schedule", weight, ~((weight > 0) & (weight <= 1)), "a weight must lie in (0, 1]")
+    raise_at("schedule", weight, ~((weight > 0) & (weight <= 1)), "a weight must lie in (0, 1]")
     with np.errstate(divide="ignore"):
         return weight / (1 - weight)
 
@@ -83,7 +83,7 @@ def path_weights(t: Any, schedule: Any, discount: Scalar | None) -> Any:
 def regularizer_weights(count: int, schedule: Any, discount: Scalar | None) -> tuple[float, Any]:
     """Compute the weights in the objective of the coming round: of the regulariser, and of each past loss."""
     if discount is not None:
-        discount = number("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
+        discount = check_float("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
     if count == 0:
         return 1.0, np.zeros(0)
     if discount is None:
@@ -207,8 +207,8 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
     (0.8911, 0.9406)
     """
     level, count, weight = _levels(level), _numbers("count", count, 0), _numbers("concentration", concentration, 0)
-    complain_at("count", count, ~np.isfinite(count), "must be finite")
-    complain_at("concentration", weight, ~np.isfinite(weight), "must be finite")
+    raise_at("count", count, ~np.isfinite(count), "must be finite")
+    raise_at("concentration", weight, ~np.isfinite(weight), "must be finite")
     least, most = rank_bracket(level, count, weight)
     return (least / (count + 1))[()], (most / (count + 1))[()]
 
@@ -263,15 +263,15 @@ def corrected_level(level: Numbers, count: Numbers, concentration: Numbers) -> A
 
 def _levels(level: Numbers) -> Any:
     level = np.asarray(as_numbers("level", level), float)
-    complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+    raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
     return level
 
 
 def _numbers(name: str, value: Numbers, least: int) -> Any:
     value = np.asarray(as_numbers(name, value), float)
-    complain_at(name, value, ~(value >= least), f"must be at least {least}")
+    raise_at(name, value, ~(value >= least), f"must be at least {least}")
     return value
 
 
 def _probability(name: str, value: Scalar) -> float:
-    return float(scalar(name, value, 0.0, 1.0, open_low=True, open_high=True))
+    return float(check_scalar(name, value, 0.0, 1.0, open_low=True, open_high=True))

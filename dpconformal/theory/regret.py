@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal.beliefs.bins import check_rounding
-from dpconformal.validation import Numbers, Scalar, as_numbers, complain_at, number
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, raise_at
 
 
 def regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0) -> Any:
@@ -72,7 +72,7 @@ def quantized_regret_bound(
     """
     rounds, level, width = _arguments(rounds, level, width)
     size = np.ceil(np.sqrt(np.maximum(rounds, 1))) if bins is None else np.asarray(as_numbers("bins", bins), float)
-    complain_at("bins", size, ~((size >= 1) & (size == np.floor(size)) | np.isinf(rounds)), "a whole number, from 1")
+    raise_at("bins", size, ~((size >= 1) & (size == np.floor(size)) | np.isinf(rounds)), "a whole number, from 1")
     with np.errstate(invalid="ignore"):
         coarse = np.where(np.isinf(rounds), np.inf, rounds * bin_cost(width, size, rounding))
     return (regret_bound(rounds, level, width) + coarse)[()]
@@ -158,7 +158,7 @@ def discounted_regret_bound(
         with np.errstate(over="ignore"):  # a discount next to 0 leaves no bound
             odds = np.sqrt(1 - beta) / beta
     else:
-        weight = number("weight", weight, 0.0, 1.0, open_low=True, open_high=True)
+        weight = check_float("weight", weight, 0.0, 1.0, open_low=True, open_high=True)
         odds = weight / (1 - weight)
     faded = beta**rounds
     terms = (faded + odds * beta) / (1 - beta) + (1 - faded) / (odds * beta)
@@ -225,13 +225,13 @@ def _steepest(level: Any) -> Any:
 
 def _arguments(rounds: Numbers, level: Numbers, width: Scalar) -> tuple[Any, Any, float]:
     rounds, level = np.asarray(as_numbers("rounds", rounds), float), np.asarray(as_numbers("level", level), float)
-    complain_at("rounds", rounds, ~((rounds >= 0) & ((rounds == np.floor(rounds)) | np.isinf(rounds))), "whole, from 0")
-    complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
-    return rounds, level, number("width", width, 0.0, open_low=True)
+    raise_at("rounds", rounds, ~((rounds >= 0) & ((rounds == np.floor(rounds)) | np.isinf(rounds))), "whole, from 0")
+    raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+    return rounds, level, check_float("width", width, 0.0, open_low=True)
 
 
 def _discounts(discount: Numbers, open_high: bool = True) -> Any:
     beta = np.asarray(as_numbers("discount", discount), float)
     fine = (beta > 0) & ((beta < 1) if open_high else (beta <= 1))
-    complain_at("discount", beta, ~fine, f"must lie in (0, 1{')' if open_high else ']'}")
+    raise_at("discount", beta, ~fine, f"must lie in (0, 1{')' if open_high else ']'}")
     return beta

@@ -9,7 +9,7 @@ from dpconformal.beliefs.weights import check_prior
 from dpconformal.priors import Uniform
 from dpconformal.theory import moments
 from dpconformal.theory.moments import least_density
-from dpconformal.validation import Numbers, as_numbers, complain_at
+from dpconformal.validation import Numbers, as_numbers, raise_at
 
 
 def regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
@@ -116,7 +116,7 @@ def strong_convexity(prior: Any = Uniform(), low: Numbers = None, high: Numbers 
         np.asarray(as_numbers(name, ends[name] if given is None else given), float)
         for name, given in (("low", low), ("high", high))
     )
-    complain_at("low", low, ~(low <= high), "must not exceed high")
+    raise_at("low", low, ~(low <= high), "must not exceed high")
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
         return np.zeros(np.broadcast_shapes(low.shape, high.shape))[()]  # a density must vanish far out
     return least_density(prior, low, high)[()]
@@ -125,5 +125,5 @@ def strong_convexity(prior: Any = Uniform(), low: Numbers = None, high: Numbers 
 def _numbers(r: Numbers, level: Numbers, prior: Any) -> tuple[Any, Any]:
     check_prior("regularizer", prior)
     r, level = np.asarray(as_numbers("r", r), float), np.asarray(as_numbers("level", level), float)
-    complain_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+    raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
     return r, level

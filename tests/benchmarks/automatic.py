@@ -19,7 +19,7 @@ from method_streams import BUILDERS, stream
 from timing import clocked
 
 import dpconformal as dpc
-from dpconformal.compositions.stacks import read
+from dpconformal.compositions.stacks import vmap_learners
 
 ROOT = pathlib.Path(__file__).parents[2]
 MEMORIES = tuple(4 * 2**k for k in range(11))  # 4, 8, …, 4096 rounds
@@ -66,7 +66,7 @@ def all_cdfs(mixture, state, points):
     """Read the cdf of the mixture, then those of its beliefs, in the middles of equal cells: (1 + N, P)."""
     low, high = mixture.support
     x = low + (high - low) * (jnp.linspace(0, 1, points, endpoint=False) + 0.5 / points)
-    own = read(mixture.learners, state.learners, lambda belief, own: belief.cdf(own, x), None)
+    own = vmap_learners(mixture.learners, state.learners, lambda belief, own: belief.cdf(own, x), None)
     return jnp.concatenate([mixture.cdf(state, x)[None], own])
 
 

@@ -13,7 +13,7 @@ from dpconformal.beliefs.sorted_scores import SortedScores
 from dpconformal.checkpoints.container import bring_to_disk
 from dpconformal.checkpoints.journal import note, recall
 from dpconformal.checkpoints.states import leaves_of, state_from
-from dpconformal.engine.states import spread
+from dpconformal.engine.states import broadcast_state
 from dpconformal.engine.totals import totals_of
 from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded
@@ -118,7 +118,7 @@ def replayed(
         filled = np.pad(filled, ((0, size - len(part)), (0, 0)), mode="edge")
         state = state if now.rounds.start else None
         if state is None and now.rounds.stop < longest:  # room for all rounds, so that every pass has one shape
-            state = spread(fresh_state(learner, longest, filled.dtype), (size,))
+            state = broadcast_state(fresh_state(learner, longest, filled.dtype), (size,))
         run: Any = replay_batch(learner, filled, levels, state=state, delay=delay)
         thresholds, state, found = np.asarray(run.thresholds), run.state, []
         for k, series in enumerate(part):

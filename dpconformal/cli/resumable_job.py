@@ -66,7 +66,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 @contextlib.contextmanager
-def unfinished(out: Path, job: dict[str, Any], resume: bool, hidden: bool = False) -> Iterator[Path]:
+def resumable_job(out: Path, job: dict[str, Any], resume: bool, hidden: bool = False) -> Iterator[Path]:
     """
     Hold a folder for the work of a command, from its start to its results.
 
