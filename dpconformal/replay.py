@@ -138,11 +138,11 @@ def replay(
     Array([[0.5  , 0.5  , 0.293, 0.4  ],
            [0.5  , 0.5  , 0.5  , 0.293]], dtype=float...)
     """
-    if not isinstance(scores, (np.ndarray, jax.Array)):
-        check_time_index("scores", scores)
-        scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
+    scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
     if state is None and scores.shape[-1:] == (1,):  # otherwise the state's leading axes say what is meant
         check_not_column("scores", scores.shape, "replay", delay)
+    if not isinstance(scores, (np.ndarray, jax.Array)):
+        check_time_index("scores", scores)
     return replay_batch(learner, scores, levels, state, keep, method, context, mask, delay)
 
 

@@ -51,9 +51,10 @@ class SortedScores(NamedTuple):
             raise ValueError("state.arrivals must be the rounds from 1 to state.seen, each once, and 0 beyond")
 
 
-def empty(capacity: int, dtype: Any) -> SortedScores:
-    """Return a store with room for ``capacity`` scores."""
-    _check_size(capacity)
+def empty(rounds: int, dtype: Any, least: int = 1) -> SortedScores:
+    """Return a store with room for the scores of some rounds, and for at least as many as asked."""
+    _check_size(max(rounds, least))
+    capacity = max(min(padded_length(rounds), MOST - 8), least)
     values = jnp.full(capacity, jnp.inf, dtype)
     return SortedScores(jnp.zeros((), jnp.int32), values, jnp.zeros(capacity, jnp.int32))
 
