@@ -706,3 +706,24 @@ def jackknife_variance(numbers, length):
     centre = sum(left) / len(left)
     spread = sum((x - centre) ** 2 for x in left) / (len(left) - 1)
     return spread * (len(numbers) - length) ** 2 / (length * len(numbers))
+
+
+def importance_weighted_thresholds(scores, weights, levels, bins, t):
+    """Return quantiles of λ P0 + (1 - λ) Σ w_i δ(edge_i) / Σ w_i on [0, 1], λ = 1/√t, scores at upper edges of bins."""
+    edges, share = np.ceil(np.asarray(scores) * bins) / bins, 1 / np.sqrt(t)
+    share = share if np.sum(weights) > 0 else 1.0
+
+    def cdf(x):
+        known = np.sum(weights * (edges <= x + 1e-13)) / np.sum(weights) if share < 1 else 0.0
+        return share * x + (1 - share) * known
+
+    def smallest(level):
+        low, high = 0.0, 1.0
+        if level == 0:
+            return low
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if cdf(middle) >= level else (middle, high)
+        return high
+
+    return np.array([smallest(level) for level in levels])

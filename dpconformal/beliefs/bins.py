@@ -79,7 +79,7 @@ class BinnedScores(NamedTuple):
     seen : Array, shape ()
         How many scores; -1 once a bad one was met inside ``jit``.
     weights : Array, shape (bins,)
-        Whole counts, or with a discount Σ β^age of a bin's scores.
+        Whole counts; with a discount Σ β^age of a bin's scores, with weights their sum.
     """
 
     seen: Int[Array, "*B"]  # ()

@@ -128,10 +128,13 @@ def _scan(read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, r
         if keep == "summary":
             known = jnp.ones(1, bool) if observed is None else observed[None]
             totals, answer = add_rounds(totals, answer[None], score[None], asked[None], known), None
-        if here.feedback is not None:
-            score, observed, context = here.feedback.scores, here.feedback.observed, here.feedback.context
-            given = {} if context is None else {"context": context}
-        after = learner.observe(state, score, **given)  # then observe
+        told = here if here.feedback is None else here.feedback
+        score, observed = told.scores, told.observed
+        given = {} if told.context is None else {"context": told.context}
+        if told.weights is None:
+            after = learner.observe(state, score, **given)  # then observe
+        else:
+            after = learner.observe_weighted(state, score, told.weights)
         if observed is not None:
             after = jax.tree.map(lambda new, old: jnp.where(observed, new, old), after, state)
         return (after, totals), answer

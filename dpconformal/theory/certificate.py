@@ -180,6 +180,8 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
 
     delta = float(check_scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
     run = _with_fixed_levels(checked_run(run))
+    if run.weights is not None:
+        raise ValueError("run.weights: certificates are for scores that count alike; replay without weights")
     shape = np.shape(run.thresholds)
     changing = np.ndim(run.levels) == len(shape)
     found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
