@@ -93,7 +93,7 @@ def take_in(state: SortedScores, score: Numbers, support: tuple[Scalar, Scalar])
     """
     Put one score in its place.
 
-    Returns: The store with the score in it; inside ``jit`` marked as spoilt if the score is unusable or the store is
+    Returns: The store with the score in it; inside ``jit`` marked as invalid if the score is unusable or the store is
     full.
     """
     score = as_score(score, support).astype(state.values.dtype)

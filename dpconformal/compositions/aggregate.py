@@ -204,14 +204,14 @@ class Aggregate:
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay tells those learners that take a context."""
-        if context is None and not [stack for stack in stack_learners(self.learners) if stack.told]:
+        if context is None and not [stack for stack in stack_learners(self.learners) if stack.with_context]:
             return None
-        told = [learner.as_context(context, shape) for learner in self.learners if takes_context(learner)]
-        if not told and context is not None:
+        contexts = [learner.as_context(context, shape) for learner in self.learners if takes_context(learner)]
+        if not contexts and context is not None:
             raise ValueError("context is given, and none of the learners of this Aggregate takes one")
-        if any(not is_traced(told) and not np.array_equal(told[0], other) for other in told[1:]):
+        if any(not is_traced(contexts) and not np.array_equal(contexts[0], other) for other in contexts[1:]):
             raise ValueError("context means different things to the learners of this Aggregate: give them one tree")
-        return next(iter(told), None)
+        return next(iter(contexts), None)
 
     def quantile(self, state: Mixture, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
         """Predict the threshold of each level."""
@@ -329,12 +329,12 @@ def _cdf_of(learner: Any, state: State, x: Array, side: str, **given: Any) -> Ar
 def _observe(learner: Aggregate, state: Mixture, score: Array, context: Any) -> Mixture:
     table, edges = _table(learner, state, context), _edges(learner, state)
     above = jnp.clip((score - edges[:-1]) / (edges[1:] - edges[:-1]), 0, 1)
-    fine = is_valid_score(score, learner.support)
-    log_weights = update_weights(state.log_weights, table, jnp.where(fine, above, 0), learner.fixed_share)
+    valid = is_valid_score(score, learner.support)
+    log_weights = update_weights(state.log_weights, table, jnp.where(valid, above, 0), learner.fixed_share)
     after = tuple(
         jax.vmap(lambda one, own, given: one.observe(own, score, **given), in_axes=(0, 0, None))(
-            stack.learner, own, {"context": context} if stack.told else {}
+            stack.learner, own, {"context": context} if stack.with_context else {}
         )
         for stack, own in zip(stack_learners(learner.learners), state.learners, strict=True)
     )
-    return Mixture(advance(state.seen, fine), log_weights, after)
+    return Mixture(advance(state.seen, valid), log_weights, after)

@@ -42,13 +42,13 @@ def credible_level(level: Any, confidence: Any, total: Any) -> Any:
 
     parts = np.broadcast_arrays(*(np.asarray(part, np.float64) for part in (level, confidence, total)))
     level, confidence, total = parts
-    fine = (level > 0) & (level < 1) & (confidence > 0) & (confidence < 1) & (total > 0) & np.isfinite(total)
-    inner = [part[fine] for part in parts]
+    valid = (level > 0) & (level < 1) & (confidence > 0) & (confidence < 1) & (total > 0) & np.isfinite(total)
+    inner = [part[valid] for part in parts]
     answer = np.where((level == 0) | (level == 1), level, np.nan)
     answer = np.where((total > 0) & (confidence > 0) & (confidence < 1), answer, np.nan)
     if inner[0].size:
         ends = np.zeros_like(inner[0]), np.ones_like(inner[0])
-        answer[fine] = elementwise.find_root(_shortfall, ends, args=tuple(inner)).x
+        answer[valid] = elementwise.find_root(_shortfall, ends, args=tuple(inner)).x
     return answer[()]
 
 

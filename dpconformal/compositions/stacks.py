@@ -25,17 +25,17 @@ class Stack(NamedTuple):
         Where they stand among all learners.
     learner : Learner
         One learner, each of whose numbers is an array, shape (n,).
-    told : bool
+    with_context : bool
         Whether it takes the context of a round.
     """
 
     places: tuple[int, ...]
     learner: Any  # leaves (n,)
-    told: bool
+    with_context: bool
 
 
 def takes_context(learner: Any) -> bool:
-    """Tell whether a learner is told the context of a round; of a mixture, whether any of those in it is."""
+    """Tell whether a learner takes the context of a round; of a mixture, whether any of those in it does."""
     inner = getattr(learner, "learners", None)
     return isinstance(learner, ContextLearner) and (inner is None or any(map(takes_context, inner)))
 
@@ -93,7 +93,7 @@ def vmap_learners(
     """Read something off every learner."""
     found = []
     for stack, state in zip(stack_learners(learners), stacks, strict=True):
-        given = {"context": context} if stack.told else {}
+        given = {"context": context} if stack.with_context else {}
         found.append(jax.vmap(lambda learner, own, given=given: reader(learner, own, **given))(stack.learner, state))
     return jnp.concatenate(found)
 
