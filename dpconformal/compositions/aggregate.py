@@ -16,6 +16,7 @@ from dpconformal.beliefs.bins import BinnedScores, bin_edges, part_way
 from dpconformal.beliefs.weights import check_valid_count
 from dpconformal.compositions.stacks import (
     cdf_in_cells,
+    quantiles_of,
     stack_learners,
     stack_states,
     takes_context,
@@ -301,16 +302,12 @@ def _steps(learner: Aggregate, state: Mixture, context: Any) -> Float[Array, " P
 
 @jax.jit
 def _quantile(learner: Aggregate, state: Mixture, levels: Array, context: Any) -> Array:
-    own = vmap_learners(learner.learners, state.learners, partial(_asked, levels=levels), context)
+    own = quantiles_of(learner.learners, state.learners, levels, context)
     steps, edges = _steps(learner, state, context), _edges(learner, state)
     reached = jnp.searchsorted(steps, levels, method="compare_all")
     # The learners' own thresholds enclose the mixture's, to the last bit: a mixture lies between what it is made of.
     found = jnp.clip(edges[reached].astype(own.dtype), jnp.min(own, axis=0), jnp.max(own, axis=0))
     return jnp.where(jnp.isnan(steps).any(), jnp.nan, found)  # of bad weights a threshold knows nothing
-
-
-def _asked(learner: Any, state: State, levels: Array, **given: Any) -> Array:
-    return learner.quantile(state, levels, **given)
 
 
 @jax.jit(static_argnames="side")
