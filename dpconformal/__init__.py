@@ -129,15 +129,17 @@ importlib.import_module("dpconformal.report")
 del globals()["report"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a module, or a name from its module."""
-    if name in _MODULES:
-        return importlib.import_module(f"dpconformal.{name}")
-    if name in _MODULE_OF:
-        value = getattr(importlib.import_module(f"dpconformal.{_MODULE_OF[name]}"), name)
-        globals()[name] = value  # found without this function from now on
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # it would let type checkers accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a module, or a name from its module."""
+        if name in _MODULES:
+            return importlib.import_module(f"dpconformal.{name}")
+        if name in _MODULE_OF:
+            value = getattr(importlib.import_module(f"dpconformal.{_MODULE_OF[name]}"), name)
+            globals()[name] = value  # found without this function from now on
+            return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -4,14 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpconformal.report.page import report
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import the page when it is asked for: this folder is imported with the package."""
+        if name == "report":
+            from dpconformal.report import page
+
+            return page.report
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = ["report"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the page when it is asked for: the folder itself is imported with the package."""
-    if name == "report":
-        from dpconformal.report import page
-
-        return page.report
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
