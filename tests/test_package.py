@@ -23,7 +23,8 @@ import jax, sys
 before = dict(jax.config.values)
 import dpconformal
 assert jax.config.values == before
-heavy = "numpyro arviz matplotlib rich typer pandas xarray scipy arch sklearn pyarrow".split()
+heavy = "arviz_base arviz_stats arviz_plots numpyro matplotlib rich typer pandas xarray scipy arch sklearn".split()
+heavy += ["pyarrow"]
 heavy += [f"dpconformal.{name}" for name in "cli diagnostics dirichlet experiments metrics panel plots theory".split()]
 print([module for module in heavy if module in sys.modules])
 """
