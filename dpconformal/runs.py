@@ -1,4 +1,4 @@
-"""What a replay leaves behind: every threshold, or totals; with or without rounds whose score is missing."""
+"""Results of a replay: every threshold, or totals; with or without rounds whose score is missing."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from dpconformal.validation import is_traced
 
 class Replay(NamedTuple):
     """
-    What a replay leaves behind. ``Replay(thresholds, None, scores, levels)`` wraps any method's output.
+    Result of a replay. ``Replay(thresholds, None, scores, levels)`` wraps any method's output.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ def _pinned_start(run: Replay) -> State:
 
 class Summary(NamedTuple):
     """
-    What a replay with ``keep="summary"`` leaves behind: totals over its rounds, in memory for the levels only.
+    Result of a replay with ``keep="summary"``: totals over its rounds, in memory for the levels only.
 
     The totals of two runs, one carrying on from the other, add up to those of the run over both.
 

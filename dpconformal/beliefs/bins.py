@@ -1,4 +1,4 @@
-"""Bins of equal width: where a score belongs, correct to the last bit."""
+"""Bins of equal width: the evidence of the quantized belief, where a score belongs and where it counts, to the bit."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""The aggregating algorithm for the CRPS, played for every point of the support by itself."""
+"""Mix beliefs: the aggregating algorithm for the CRPS, played for every point of the support by itself."""
 
 import math
 from collections.abc import Sequence

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from scipy import special
 
 _NODES = 24  # of an interpolating polynomial
 _FEW = 192  # totals that are solved for one by one
@@ -27,6 +26,8 @@ def exceedance(level: Any, mean: Any, total: Any) -> Any:
     Returns: In float64, on the host. Where F(x) is 0 or 1 for certain, so is the answer.
     """
     level, mean, total = (np.asarray(part, np.float64) for part in (level, mean, total))
+    from scipy import special  # slow to import, and needed by few
+
     value = special.betaincc(total * mean, total * (1 - mean), level)
     return np.where(level <= 0, 1.0, np.where(mean >= 1, 1.0, np.where(mean <= 0, 0.0, value)))[()]
 

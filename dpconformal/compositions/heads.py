@@ -1,4 +1,4 @@
-"""What prediction heads share: a belief that is asked for other levels than the user's."""
+"""Heads: beliefs that are asked for other levels than the user's, corrected or credible ones."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a hierarchical belief computes: the belief of a node from all above it, and where a score counts."""
+"""A belief for each group of a tree: the posterior mean of a hierarchical Dirichlet process."""
 
 from dataclasses import dataclass
 from typing import Any
