@@ -70,7 +70,7 @@ def rivals() -> dict[str, Any]:
 
 def run_demo(out: str | os.PathLike[str] = "results/demo", cache: bool = False) -> None:
     """Run the demonstration: print its tables, write its picture and its report."""
-    from dpconformal.files.working_folder import staged
+    from dpconformal.files.working_folder import staging_folder
 
     if cache:
         dpc.compilation_cache()
@@ -86,7 +86,7 @@ def run_demo(out: str | os.PathLike[str] = "results/demo", cache: bool = False) 
     learner = dpc.Exact(dpc.priors.HalfNormal(1.0), discount=0.99)
     score = dpc.scores.Normalized()
     result = dpc.conformalize(learner, score, stream.predictions, stream.returns, LEVELS)
-    with staged(out) as folder:
+    with staging_folder(out) as folder:
         console.print(_sets_table(learner, score, result, stream))
         console.print(_comparison(stream))
         figure = draw(result, stream)

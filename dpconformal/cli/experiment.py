@@ -10,7 +10,7 @@ from dpconformal import experiments
 from dpconformal.cli import options
 from dpconformal.cli.resumable_job import resumable_job
 from dpconformal.display.terminal import Terminal, number, table
-from dpconformal.files import staged
+from dpconformal.files import staging_folder
 
 experiment = typer.Typer(
     help="Run one of the paper's experiments, or of ours; write picture, data and table.", no_args_is_help=True
@@ -50,22 +50,18 @@ def _run(
     job = {"command": f"experiment {name}"} | {f"--{key.replace('_', '-')}": value for key, value in given.items()}
     with resumable_job(folder, job, resume) as work:
         data = getattr(experiments, name)(**given, checkpoint=work / "steps")
-        _show(console, name, data, rows)
-        with staged(folder, work) as stage:
+        whole = experiments.table(data).reset_index()
+        frame = rows(whole)
+        cells = _cells(frame)
+        words = next((k for k, name in enumerate(cells) if frame[name].dtype.kind in "fiu"), len(cells))
+        console.print(table(_TITLES.get(name, name), list(cells), list(zip(*cells.values(), strict=True)), words))
+        if len(frame) < len(whole):
+            console.print(f"an excerpt of the {len(whole)} rows in {name}.csv")
+        with staging_folder(folder, work) as stage:
             files = [file.name for file in experiments.save(data, stage)]
     verdict = "[green]passes[/green]" if data.attrs["certified"] else "[red]FAILS[/red]"
     console.print(f"certificate of our own runs: {verdict}")
     console.print(f"written to {folder}/: {', '.join(files)}", highlight=False, markup=False)
-
-
-def _show(console: Terminal, name: str, data: Any, rows: Callable[[Any], Any]) -> None:
-    whole = experiments.table(data).reset_index()
-    frame = rows(whole)
-    columns = _cells(frame)
-    words = next((k for k, name in enumerate(columns) if frame[name].dtype.kind in "fiu"), len(columns))
-    console.print(table(_TITLES.get(name, name), list(columns), list(zip(*columns.values(), strict=True)), words))
-    if len(frame) < len(whole):
-        console.print(f"an excerpt of the {len(whole)} rows in {name}.csv")
 
 
 @experiment.command()

@@ -66,9 +66,5 @@ def main() -> None:
     except (ValueError, ImportError, OSError, MemoryError) as error:
         terminal = Terminal(stderr=True)
         terminal.print("[red]error:[/red]", end=" ")
-        terminal.print(str(error) or "out of memory", markup=False, highlight=False, soft_wrap=True)
+        terminal.say(str(error) or "out of memory")
         raise SystemExit(2) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpconformal.display import visible
+from dpconformal.validation import format_level
 
 
 class Terminal(Console):
@@ -18,31 +20,17 @@ class Terminal(Console):
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, emoji=False)  # a name may hold :art:
 
+    def say(self, text: str) -> None:
+        """Print a text as it is, on a line as long as it takes."""
+        self.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def render_str(self, text: str, **options: Any) -> Text:
         """Render text of whatever origin."""
         return super().render_str(visible(text), **options)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Table:
-    """
-    Lay out a table.
-
-    Parameters
-    ----------
-    title : str
-        Above it; as it is, without markup.
-    columns : sequence of str
-        Headings.
-    rows : sequence of sequence of str
-        Cells.
-    left : int
-        Columns from the left that hold words; the others are numbers, to the right.
-
-    Returns
-    -------
-    rich.table.Table
-        To be printed.
-    """
+    """Lay out a table whose first ``left`` columns hold words, and the others numbers; the title has no markup."""
     shown = Table(
         box=box.SIMPLE_HEAD,
         title=escape(title),
@@ -57,6 +45,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
     for row in rows:
         shown.add_row(*row)
     return shown
+
+
+def table_of_series(title: str, levels: np.ndarray, columns: Sequence[np.ndarray]) -> Table:
+    """Lay out what several series have in common, level by level."""
+    heads = ("level", "coverage", "lowest", "highest", "mean threshold", "loss", "highest regret")
+    rows = [[format_level(level), *(number(column[k]) for column in columns)] for k, level in enumerate(levels)]
+    return table(title, heads, rows, left=0)
 
 
 def number(value: Any) -> str:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.panel.gathering import NUMBERS, gathered, series_of_a_chunk
 from dpconformal.panel.layouts import is_zarr, open_arrays
-from dpconformal.panel.long import ROUND, Columns, named, to_long
+from dpconformal.panel.long import NUMBERS, ROUND, Columns, check_columns, gather_parts, series_of_a_chunk, to_long
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -70,10 +69,10 @@ def open_panel(
         raise ValueError(f"{path} does not exist")
     path = Path(path).absolute()  # workers may be in another folder
     if is_long(path):
-        columns = named(id, time, score)
+        columns = check_columns(id, time, score)
         parts, lengths = _parts(path, columns)
-        return gathered(parts, columns, numbers, lengths)
-    return in_chunks(_variable(path, score, time), time, numbers)
+        return gather_parts(parts, columns, numbers, lengths)
+    return rechunk(_variable(path, score, time), time, numbers)
 
 
 def is_long(path: Path) -> bool:
@@ -86,7 +85,7 @@ def is_long(path: Path) -> bool:
     raise ValueError(f"{path} is {kind}: pass a Zarr store, a NetCDF file (.nc), or Parquet files")
 
 
-def in_chunks(scores: "xr.DataArray", time: str, numbers: int) -> "xr.DataArray":
+def rechunk(scores: "xr.DataArray", time: str, numbers: int) -> "xr.DataArray":
     """Lay an array out in chunks of whole series."""
     sizes = {time: -1}
     left = series_of_a_chunk(*counts_of(scores, time), numbers)
@@ -154,7 +153,7 @@ def _read(file: str, group: int | None, columns: list[str], changed: int) -> Any
     return (opened.read(columns) if group is None else opened.read_row_group(group, columns)).to_pandas()
 
 
-def described(path: Path) -> list[Any]:
+def describe_files(path: Path) -> list[Any]:
     """
     Describe a panel on disk so that a change to it is noticed.
 
@@ -173,9 +172,6 @@ def counts_of(scores: "xr.DataArray", dim: str) -> tuple[int, int]:
     """Count series and rounds."""
     return int(np.prod([size for name, size in scores.sizes.items() if name != dim])), scores.sizes[dim]
 
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 Region = dict[str, slice]
 
@@ -214,7 +210,7 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
     check_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".zarr":
-        begin(panel, path, compute=True)
+        create_store(panel, path, compute=True)
     elif path.suffix == ".nc":
         numbers = {n: v.chunks for n, v in panel.variables.items() if v.dtype.kind in "biufMm" and v.size and v.ndim}
         encoding = {
@@ -222,7 +218,7 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
         }
         panel.drop_encoding().to_netcdf(path, engine="h5netcdf", encoding=encoding)
     else:
-        _tables(panel, path, scores)
+        _write_tables(panel, path, scores)
 
 
 def check_free(path: Path) -> None:
@@ -237,7 +233,7 @@ def check_free(path: Path) -> None:
         raise ValueError(f"{path} exists: remove it, or choose another place")
 
 
-def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
+def create_store(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
     """Make a Zarr store for a panel: all that is known before it is computed."""
     from numcodecs import CRC32C, Blosc, VLenUTF8, Zstd
 
@@ -323,7 +319,7 @@ def _write(path: str, region: Region, number: int, values: dict[Any, Any]) -> in
     return number
 
 
-def _tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") -> None:
+def _write_tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") -> None:
     import dask
 
     if scores is None:
@@ -335,7 +331,7 @@ def _tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") ->
     panel = panel.assign_coords({name: np.arange(panel.sizes[name]) for name in unnamed})
     scores = scores.assign_coords({name: np.arange(scores.sizes[name]) for name in unnamed if name in scores.dims})
     folder.mkdir(parents=True, exist_ok=True)
-    table, metrics = dask.delayed(_table), []
+    table, metrics = dask.delayed(_write_table), []
     for number, region in enumerate(regions):
         parts = [part.isel(region) for part in (panel, scores)]
         metrics.append(table(*parts, str(folder / f"part-{number:05d}.parquet")))
@@ -345,7 +341,7 @@ def _tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") ->
     frame.to_parquet(folder / "_metrics.parquet", index=False)
 
 
-def _table(panel: "xr.Dataset", scores: "xr.DataArray", file: str) -> Any:
+def _write_table(panel: "xr.Dataset", scores: "xr.DataArray", file: str) -> Any:
     """Write the long table of some series, and return their metrics."""
     to_long(panel, scores).to_parquet(file, index=False)
     own = [name for name in panel.data_vars if name != "thresholds"]
