@@ -1,5 +1,6 @@
 """The page about a run: what it holds, what it refuses, and how it behaves in a browser."""
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import dpconformal as dpc
+from dpconformal.diagnostics.coverage import window_band
 from dpconformal.report import page, report, series
 from dpconformal.report import series as losses
 from dpconformal.report.curves import blocks_of, counts_in
@@ -78,7 +80,7 @@ def test_the_window_is_a_tenth_of_the_run_and_its_band_that_of_one_window(writte
     one = held(written)["series"][0]
     assert one["window"] == {"blocks": 25, "rounds": 50}
     band = unpacked_rows(one["chance"])[:, 900] * 50  # level 0.9
-    np.testing.assert_allclose(band, dpc.diagnostics.windows.window_band(0.9, 50, 50), atol=0.01)
+    np.testing.assert_allclose(band, window_band(0.9, 50, 50), atol=0.01)
 
 
 def test_the_histogram_is_that_of_the_pits(run, written):
@@ -284,10 +286,10 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
 
-    def fail(*_):
-        raise OSError("no space left")
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(os, "rename", fail)
     with pytest.raises(OSError, match="no space left"):
         report(GOOD, path)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]

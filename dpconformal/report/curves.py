@@ -20,8 +20,6 @@ STEPS = (1000, 200, 100)  # levels are multiples of 1/1000, 1/200 or 1/100
 CHUNK, ROOM = 64, 2**25  # levels of one replay, and thresholds that are held at a time
 WORK = 5e7  # rounds times levels
 BYTES = 3.2e6  # of all curves together, before base64 adds a third
-
-
 MOST = 250  # blocks of a run
 LEAST_WINDOW = 50  # rounds, below which a coverage says little
 TAIL = 0.025  # on each side: 95 % between
@@ -62,14 +60,9 @@ def counts_in(hits: np.ndarray, blocks: Blocks) -> np.ndarray:
     return np.add.reduceat(hits, starts, axis=0, dtype=np.int64)
 
 
-def answers_every_level(learner: Any) -> bool:
-    """Whether one distribution is behind all thresholds, so that any level can be asked for afterwards."""
-    return isinstance(learner, (BeliefLearner, Head))
-
-
 def steps_for(learner: Any, sizes: Sequence[Blocks]) -> int | None:
     """Choose the steps of the grid k/steps; None if the learner answers the levels that it was asked for only."""
-    if not answers_every_level(learner):
+    if not isinstance(learner, (BeliefLearner, Head)):  # with these, one distribution is behind all thresholds
         return None
     offered = STEPS[1:] if isinstance(learner, Head) else STEPS  # a head may have to solve for each of its levels
     longest = max(blocks.rounds for blocks in sizes)
@@ -151,15 +144,13 @@ def chance_band(chance: np.ndarray, tosses: int) -> tuple[np.ndarray, np.ndarray
 
 def histogram(curves: Curves, blocks: Blocks, steps: int) -> dict[str, Any]:
     """
-    Count how often the belief had put a given probability below the score that came: a histogram of PITs.
+    Count PITs in bars, with the ``low`` and ``high`` count that a bar of uniform numbers has 95 times in 100.
 
     A score exceeds the thresholds of exactly those levels that the belief had at or below P(X < score), so that the
     pass over the levels has placed every PIT between two of them, and in its bar. A score on an atom of the belief, on
     which the thresholds of several levels coincide, draws its place among them. So these are the counts of
     :func:`dpconformal.diagnostics.randomised_pit`, without going through all beliefs again: for a belief that keeps
     every score that takes time in proportion to the square of the rounds.
-
-    Returns: ``counts`` of the bars, and the ``low`` and ``high`` that a bar of uniform numbers has 95 times in 100.
     """
     if curves.below is None or curves.equal is None:
         raise ValueError("curves have no grid of levels: a histogram of PITs needs one")
