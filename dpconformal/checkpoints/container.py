@@ -1,4 +1,10 @@
-"""The format of a checkpoint, JSON and arrays with a checksum; and files that are there whole or not at all."""
+"""
+The format of a checkpoint, and writing a file so that it is there whole or not at all.
+
+A file, little-endian throughout: 8 bytes of magic, version and length of the header (4 bytes each), length of the file
+(8 bytes); the header, JSON; each array in C order from the next multiple of 64 bytes, its dtype and shape listed under
+``arrays`` in the header; and the SHA-256 of everything before.
+"""
 
 import contextlib
 import errno
@@ -26,7 +32,7 @@ _UNNAMED_REFUSED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, 
 
 
 def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[bytes | memoryview]:
-    """Lay out a file."""
+    """Return the bytes of a file, in parts."""
     arrays = [np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape) for array in arrays]
     strange = next((array.dtype for array in arrays if array.dtype.str not in _DTYPES), None)
     if strange is not None:
@@ -49,7 +55,7 @@ def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[bytes | memor
 
 
 def unpack(path: str | os.PathLike[str], follow: bool = True) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Read a file and believe nothing it says before it was checked."""
+    """Read a file, with every statement of it checked before it is used."""
     content = _content(path, follow)
     if len(content) < _PREFIX.size + _DIGEST:
         if bytes(content[:8]) != MAGIC[: len(content)]:

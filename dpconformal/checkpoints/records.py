@@ -54,8 +54,8 @@ _ROUNDS = (2, 3, 5, 10, 100, 1000, 10_000, 1_000_000)
 _NOT_PARAMETERS = ("self", "validate_args")
 
 
-def record(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Describe a learner, or anything it is made of."""
+def describe(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Describe a learner, or a part of one, as JSON; append its arrays to the list."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
@@ -68,15 +68,15 @@ def record(value: Any, arrays: list[np.ndarray]) -> Any:
         arrays.append(np.asarray(value))
         return {"jax" if isinstance(value, jax.Array) else "numpy": len(arrays) - 1}
     if isinstance(value, (tuple, list)):
-        return {"tuple": [record(part, arrays) for part in value]}
+        return {"tuple": [describe(part, arrays) for part in value]}
     if type(value) in _NAMES:
-        fields = {field.name: record(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
+        fields = {field.name: describe(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
         return {"class": _NAMES[type(value)], "fields": fields}
     if isinstance(value, priors.NumPyroPrior):
         return _record_distribution(value.distribution, arrays)
     for name, (kind, method) in _FUNCTIONS.items():
         if isinstance(value, kind):
-            return {"function": name, "values": [record(said, arrays) for said in _values(value, method)]}
+            return {"function": name, "values": [describe(said, arrays) for said in _values(value, method)]}
     if hasattr(value, "arg_constraints"):  # a distribution within another
         return _record_distribution(value, arrays)
     raise ValueError(
@@ -101,32 +101,32 @@ def check_extent(entry: Any) -> None:
     raise ValueError(f"it is nested deeper than the {DEEPEST} layers that a file may have")
 
 
-def make(entry: Any, arrays: list[Any], function: Callable[[Any], Any] | None = None) -> Any:
-    """Make what a record describes."""
+def make_from(entry: Any, arrays: list[Any], function: Callable[[Any], Any] | None = None) -> Any:
+    """Make the object that a record describes."""
     if entry is None or isinstance(entry, (bool, str, int, float)):
         return entry
     match entry:
         case {"float": str(text), **rest} if not rest and text in ("inf", "-inf", "nan"):
             return float(text)
         case {"numpy": int(k), **rest} if not rest and 0 <= k < len(arrays):
-            return take(arrays, k).copy()
+            return take_array(arrays, k).copy()
         case {"jax": int(k), **rest} if not rest and 0 <= k < len(arrays):
-            return as_jax(take(arrays, k), "a hyperparameter")
+            return as_jax(take_array(arrays, k), "a hyperparameter")
         case {"tuple": list(parts), **rest} if not rest:
-            return tuple(make(part, arrays, function) for part in parts)
+            return tuple(make_from(part, arrays, function) for part in parts)
         case {"class": str(name), "fields": dict(fields), **rest} if not rest and name in CLASSES:
-            return _instance(CLASSES[name], {key: make(part, arrays, function) for key, part in fields.items()})
+            return _instance(CLASSES[name], {key: make_from(part, arrays, function) for key, part in fields.items()})
         case {"class": str(name), **rest} if name in RETIRED:
             raise ValueError(RETIRED[name])
         case {"distribution": str(name), "parameters": dict(given), **rest} if not rest:
-            return _distribution(name, {key: make(part, arrays) for key, part in given.items()})
+            return _distribution(name, {key: make_from(part, arrays) for key, part in given.items()})
         case {"function": str(name), "values": list(values), **rest} if not rest and name in _FUNCTIONS:
-            return _custom(name, [make(value, arrays) for value in values], function)
+            return _custom(name, [make_from(value, arrays) for value in values], function)
     raise ValueError(f"{str(entry)[:80]} describes nothing that dpconformal has")
 
 
-def take(arrays: list[Any], k: int) -> np.ndarray:
-    """Take out an array, which no other place can then have: copies of one would be as many as the header asks for."""
+def take_array(arrays: list[Any], k: int) -> np.ndarray:
+    """Take an array out of the list; none may be used twice, or a short header could ask for many copies."""
     found, arrays[k] = arrays[k], None
     if found is None:
         raise ValueError(f"array {k} is in two places")
@@ -212,7 +212,7 @@ def _record_distribution(distribution: Any, arrays: list[np.ndarray]) -> dict[st
         same = jax.tree.structure(again) == jax.tree.structure(distribution) and all(  # type: ignore[operator]
             map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(distribution))
         )
-        described = {key: record(value, arrays) for key, value in given.items()}
+        described = {key: describe(value, arrays) for key, value in given.items()}
     except (ValueError, TypeError, AttributeError):
         same = False
     if not same:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checkpoints.container import pack, unpack, write_whole
-from dpconformal.checkpoints.records import LEARNERS, as_jax, check_extent, make, record, take
+from dpconformal.checkpoints.records import LEARNERS, as_jax, check_extent, describe, make_from, take_array
 from dpconformal.engine.feedback import Delayed, split_delayed_state
 from dpconformal.learner import ContextLearner, SizedLearner, State, fresh_state
 from dpconformal.rounds import Rounds
@@ -54,7 +54,7 @@ def save(path: str | os.PathLike[str], learner: Any, state: State = None) -> Non
     Raises
     ------
     ValueError
-        If the two do not belong together, the state is spoilt, or a part is of a class of your own.
+        If the two do not belong together, the state is invalid, or a part is of a class of your own.
     OSError
         If the disk refuses. A file that was there before is untouched then.
 
@@ -79,7 +79,7 @@ def save(path: str | os.PathLike[str], learner: Any, state: State = None) -> Non
             "arrays of another one's state by your own means"
         )
     arrays: list[Any] = []
-    header: dict[str, Any] = {"kind": KIND, "learner": record(learner, arrays), "state": None}
+    header: dict[str, Any] = {"kind": KIND, "learner": describe(learner, arrays), "state": None}
     check_extent(header["learner"])
     if state is not None:
         leaves = leaves_of(learner, state)
@@ -128,7 +128,7 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
         raise ValueError(f"{os.fspath(path)} is a checkpoint of a {header.get('kind')!s:.20}, not of a learner")
     try:
         check_extent(header.get("learner"))
-        learner = make(header.get("learner"), arrays, function)
+        learner = make_from(header.get("learner"), arrays, function)
         if not isinstance(learner, LEARNERS):
             raise ValueError("it describes no learner")
         entry = header.get("state")
@@ -146,7 +146,7 @@ def _leaves(entry: Any, arrays: list[Any]) -> dict[str, np.ndarray]:
     """Take the arrays of a state that a header lists."""
     if not (isinstance(entry, dict) and all(type(k) is int and 0 <= k < len(arrays) for k in entry.values())):
         raise ValueError("its state is no list of arrays")
-    return {name: take(arrays, k) for name, k in entry.items()}
+    return {name: take_array(arrays, k) for name, k in entry.items()}
 
 
 def leaves_of(learner: Any, state: State) -> dict[str, np.ndarray]:
@@ -219,7 +219,7 @@ def _check_waiting(learner: Any, state: Delayed) -> None:
 
 
 def _check_state(learner: Any, state: State) -> None:
-    """Hold a state to the types and axes of the learner's own, and to what the learner checks before it carries on."""
+    """Refuse a state without the types and axes of the learner's own, or that the learner cannot carry on from."""
     pattern, names = _pattern(learner)
     batch = np.shape(jax.tree.leaves(state)[0])
     batch = batch[: len(batch) - jax.tree.leaves(pattern)[0].ndim]

@@ -17,7 +17,7 @@ from dpconformal.cli.resumable_job import describe_source, hyperparameters_of, r
 from dpconformal.cli.work_units import NUMBERS, plan, replay_passes, replay_to_disk, tally
 from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
 from dpconformal.display.figures import COLOURS, FAINT, INK, as_label, panels, pyplot
-from dpconformal.display.terminal import Terminal, number, table
+from dpconformal.display.terminal import Terminal, format_number, table
 from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, staging_folder
 from dpconformal.validation import format_level
@@ -174,13 +174,13 @@ def _comparison_table(
     best = frame["loss"].min()
     rows = []
     for _, row in frame.iterrows():
-        loss = f"[bold]{number(row['loss'])}[/bold]" if row["loss"] == best else number(row["loss"])
+        loss = f"[bold]{format_number(row['loss'])}[/bold]" if row["loss"] == best else format_number(row["loss"])
         rows.append(
             [
                 row["learner"],
                 *(f"{row[f'coverage {format_level(a)}']:.3f}" for a in few),
                 loss,
-                number(row[f"mean_threshold {format_level(level)}"]),
+                format_number(row[f"mean_threshold {format_level(level)}"]),
                 f"{row['crossings']:,}",
                 f"{1e3 * seconds[row['learner']]:,.0f}",
             ]
@@ -188,7 +188,7 @@ def _comparison_table(
         if "loss se" in frame:
             coverage = [row[f"coverage {format_level(a)} se"] for a in few]
             others = [row["loss se"], row[f"mean_threshold {format_level(level)} se"]]
-            shown = [f"{x:.3f}" if np.isfinite(x) else "" for x in coverage] + [number(x) for x in others]
+            shown = [f"{x:.3f}" if np.isfinite(x) else "" for x in coverage] + [format_number(x) for x in others]
             rows.append(["  ±", *shown, "", ""])
     series = f"{len(recorded.names):,} series, " if len(recorded.names) > 1 else ""
     return table(f"{Path(recorded.source).name}: {series}{recorded.total:,} rounds", heads, rows)
@@ -196,7 +196,7 @@ def _comparison_table(
 
 def standard_errors(learner: Any, recorded: Recorded, levels: list[float]) -> dict[str, np.ndarray]:
     """
-    Estimate the standard errors of the :data:`MEASURES`, as if other such series were recorded: by a block jackknife.
+    Estimate the standard errors of the :data:`MEASURES` by a block jackknife, as if other such series were recorded.
 
     Each series is replayed without each of its blocks. Returns: For each measure the errors of its mean over the
     series, level by level, and then that of the mean over all levels. NaN if a series has one score only, or if a

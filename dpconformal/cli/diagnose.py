@@ -1,4 +1,4 @@
-"""``dpconformal diagnose``: whether scores are iid, and coverage is right."""
+"""``dpconformal diagnose``: tests whether scores are iid and whether coverage is right."""
 
 import tempfile
 from pathlib import Path
@@ -30,7 +30,7 @@ _COLOURS = {
 
 
 class Answer(NamedTuple):
-    """What is asked, the answer, and the evidence."""
+    """A question with its answer and the evidence."""
 
     question: str
     answer: str
@@ -152,7 +152,7 @@ def _chance(p: float) -> str:
 
 
 def _gain(bets: dpc.martingales.Exchangeability) -> str:
-    """Tell how rich the gambler against exchangeability became, and since when."""
+    """Return the largest capital of the bets against exchangeability, and the round of the alarm."""
     most = float(bets.log_maximum[-1] / np.log(10))
     largest = f"1e{most:.0f}" if most >= 4 else f"{10**most:.3g}"
     when = f"alarm in round {bets.alarm:,}" if bets.alarm else f"an alarm is {_ALARM:g}"

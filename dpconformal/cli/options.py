@@ -1,4 +1,4 @@
-"""What users say on the command line: levels, learners by name, priors, and where the scores are."""
+"""Options that commands share: levels, learners by name, priors, and the file of scores."""
 
 import difflib
 import math
@@ -10,10 +10,12 @@ import jax
 import typer
 
 import dpconformal as dpc
+from dpconformal import priors
 from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, copy_to_disk, open_scores, read_scores
 from dpconformal.files.source import Block
 from dpconformal.files.source import Source as Opened
+from dpconformal.learner import Learner
 
 Source = Annotated[
     str, typer.Argument(metavar="SCORES", help="CSV, .parquet or .npy file of scores; - for CSV from standard input.")
@@ -48,7 +50,7 @@ Resume = Annotated[
 
 
 def use_float64() -> None:
-    """Compute in float64, which files hold; for a process that is ours, as that of a command is."""
+    """Turn on 64-bit JAX: files hold float64, and the process of a command is ours."""
     jax.config.update("jax_enable_x64", True)
 
 
@@ -80,11 +82,11 @@ def read_range(text: str) -> tuple[float, float]:
 
 
 class Settings(NamedTuple):
-    """What a user may say of a learner; None where nothing was said."""
+    """Settings of a learner; None where the user gave none."""
 
     low: float = 0.0  # range of the scores
     high: float = 1.0
-    prior: Any = None  # P0; uniform on the range by default
+    prior: priors.Prior | None = None  # P0; uniform on the range by default
     bins: int | None = None
     window: int | None = None
     discount: float | None = None  # β
@@ -96,14 +98,14 @@ class Kind(NamedTuple):
     """A learner that can be asked for by name: the settings it takes, and how it is made of levels and settings."""
 
     takes: tuple[str, ...]
-    make: Callable[[Any, Settings], Any]
+    make: Callable[[Sequence[float], Settings], Learner]
 
 
-def _prior(s: Settings) -> Any:
+def _prior(s: Settings) -> priors.Prior:
     return dpc.priors.Uniform(s.low, s.high) if s.prior is None else s.prior
 
 
-def _schedule(s: Settings) -> Any:
+def _schedule(s: Settings) -> dpc.schedules.Dirichlet | None:
     return None if s.concentration is None else dpc.schedules.Dirichlet(s.concentration)
 
 
@@ -111,8 +113,8 @@ def _given(**named: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _grid(learner: Any, *takes: str) -> Kind:
-    def make(levels: Any, s: Settings) -> Any:
+def _grid(learner: type, *takes: str) -> Kind:
+    def make(levels: Sequence[float], s: Settings) -> Learner:
         return learner(levels, low=s.low, high=s.high, **_given(**{name: getattr(s, name) for name in takes}))
 
     return Kind(takes, make)
@@ -156,14 +158,14 @@ def settings(
     concentration: float | None,
     window: int | None,
 ) -> Settings:
-    """Gather what was said of the learners."""
+    """Collect the settings of all learners from the options."""
     low, high = read_range("0,1" if ends is None else ends)
     belief = None if prior is None else make_prior(prior, low, high)
     return Settings(low, high, belief, bins, window, discount, concentration)
 
 
 def make_learner(spec: str, levels: Sequence[float], settings: Settings, instead: str = "") -> Any:
-    """Make the learner of a command that runs one."""
+    """Make the one learner of a command."""
     if "," in spec:
         raise ValueError(f"--learner {spec}: one at a time{instead}")
     (learner,) = make_learners(spec, levels, settings).values()
@@ -171,7 +173,7 @@ def make_learner(spec: str, levels: Sequence[float], settings: Settings, instead
 
 
 def make_learners(specs: str, levels: Sequence[float], settings: Settings) -> dict[str, Any]:
-    """Make learners."""
+    """Make learners by name, with settings of their own as in ``exact:discount=0.99``."""
     learners: dict[str, Any] = {}
     taken: set[str] = {"low", "high"}
     for spec in (part.strip() for part in specs.split(",")):
@@ -206,7 +208,7 @@ def _setting(name: str, text: str) -> tuple[str, Any]:
         raise ValueError(f"{name}:{text}: {value!r} is no number; write {name}:{key}=VALUE") from None
 
 
-_PRIORS: dict[str, tuple[int, Callable[..., Any]]] = {
+_PRIORS: dict[str, tuple[int, Callable[..., priors.Prior]]] = {
     "uniform": (0, lambda low, high: dpc.priors.Uniform(low, high)),
     "beta": (2, lambda low, high, a, b: dpc.priors.Beta(a, b, low, high)),
     "truncated-normal": (2, lambda low, high, loc, scale: dpc.priors.TruncatedNormal(loc, scale, low, high)),
@@ -217,7 +219,7 @@ _PRIORS: dict[str, tuple[int, Callable[..., Any]]] = {
 }
 
 
-def make_prior(text: str, low: float, high: float) -> Any:
+def make_prior(text: str, low: float, high: float) -> priors.Prior:
     """Make a prior of its name and numbers, such as ``"beta:2,5"``, or of a file of scores: ``"histogram:FILE"``."""
     name, _, rest = text.partition(":")
     if name == "histogram" and rest:
@@ -253,7 +255,7 @@ def read(
     one_series: bool,
     folder: Path,
 ) -> Recorded:
-    """Read scores in blocks, hold them to the supports of the learners, and keep them on disk."""
+    """Read scores in blocks, check that they lie in the learners' ranges, and keep them on disk."""
     ranges = check_ranges(learners, ends)
     if one_series and batch is not None:
         raise ValueError(f"--one-series and --batch {batch} exclude each other: leave one out")

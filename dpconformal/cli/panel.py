@@ -129,7 +129,7 @@ def panel(
 
 
 def _over_series(stored: "xr.Dataset") -> Sequence[np.ndarray]:
-    """Return the columns of :func:`table_of_series`, each (A,)."""
+    """Summarise each level over all series: the columns of :func:`table_of_series`, each (A,)."""
     import dask
 
     coverage, over = stored["coverage"], [name for name in stored["coverage"].dims if name != "level"]
@@ -152,7 +152,7 @@ def _open_arrays(source: Path, id: str, time: str, score: str, size: int, work: 
 
 
 def _write(data: Any, dims: list[str], place: Path, client: Any, what: str) -> None:
-    """Write what is not written yet, and note what is."""
+    """Write the chunks that are not in the store yet, and note each that is."""
     notes, done = place.with_suffix(".done"), []
     if notes.exists():
         done = [line for line in notes.read_text().splitlines(keepends=True) if line.endswith("\n")]

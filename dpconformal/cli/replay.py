@@ -14,7 +14,7 @@ import dpconformal as dpc
 from dpconformal.cli import options
 from dpconformal.cli.resumable_job import describe_source, hyperparameters_of, resumable_job
 from dpconformal.cli.work_units import replay_to_disk, runs_of, tally
-from dpconformal.display.terminal import Terminal, number, table, table_of_series
+from dpconformal.display.terminal import Terminal, format_number, table, table_of_series
 from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, staging_folder
 from dpconformal.files.source import arrow
@@ -132,7 +132,9 @@ def _summary_table(recorded: Recorded, learner: str, summary: "pd.DataFrame") ->
     title, count = f"{learner} on {Path(recorded.source).name}:", len(recorded.names)
     if count == 1:
         heads = ("level", "coverage", "mean threshold", "loss", "regret", "longest miss run")
-        rows = [[format_level(row["level"]), *(number(row[m]) for m in _MEASURES)] for _, row in summary.iterrows()]
+        rows = [
+            [format_level(row["level"]), *(format_number(row[m]) for m in _MEASURES)] for _, row in summary.iterrows()
+        ]
         return table(f"{title} {recorded.total:,} rounds", heads, rows, left=0)
     by_level = summary.groupby("level")
     coverage, regret = by_level["coverage"], by_level["regret"].max()
@@ -172,7 +174,7 @@ def _write_table(recorded: Recorded, thresholds: np.ndarray, levels: list[float]
 
 
 def _columns(recorded: Recorded, thresholds: np.ndarray, levels: list[float]) -> Iterator[dict[str, np.ndarray]]:
-    """Yield some rows of the table after others, without regard to where series end."""
+    """Yield blocks of rows of the table; a block may end within a series."""
     names, ends = np.array(recorded.names, object), np.cumsum(recorded.lengths)
     begins = ends - recorded.lengths
     for start in range(0, recorded.total, _ROWS):

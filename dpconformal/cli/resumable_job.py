@@ -1,4 +1,4 @@
-"""The work of a command, which may be interrupted at any moment and goes on with --resume."""
+"""Work of a command that may be interrupted at any moment and goes on with --resume."""
 
 import contextlib
 import errno
@@ -65,13 +65,13 @@ def resumable_job(out: Path, job: dict[str, Any], resume: bool, hidden: bool = F
 
 
 def resume_command() -> str:
-    """Write the command that carries on with this one."""
+    """Return the command line that resumes this run."""
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
     return shlex.join(words if "--resume" in words else [*words, "--resume"])
 
 
 def describe_source(source: str) -> dict[str, Any]:
-    """Describe a file so that a change to it is noticed; what can be read only once has no more than its name."""
+    """Return name, size and time of a file, by which a change to it is noticed; a stream has only its name."""
     if is_stream(source) or not Path(source).exists():
         return {"name": source}
     found = os.stat(source)
@@ -104,7 +104,7 @@ def _begin(place: WorkingFolder, job: dict[str, Any], resume: bool) -> tuple[Pat
 
 @dataclass(frozen=True)
 class _End:
-    """What Ctrl-C does."""
+    """Handler of Ctrl-C: print last words and exit at once."""
 
     last_words: str
 

@@ -1,4 +1,4 @@
-"""Recorded series in passes that fit into memory: replayed with checkpoints, thresholds on disk, and measured there."""
+"""Replay of recorded series in passes that fit into memory, with checkpoints; thresholds and their metrics on disk."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -122,7 +122,7 @@ def replay_to_disk(
 def runs_of(
     learner: Any, recorded: Recorded, levels: list[float], thresholds: np.ndarray, delay: int = 0
 ) -> dict[str, dpc.Replay]:
-    """Take thresholds for what they are: runs of the learner over each series, in memory."""
+    """Return a Replay of each series, in memory."""
     asked = jnp.asarray(levels, float)
     return {
         name: dpc.Replay(
@@ -133,7 +133,7 @@ def runs_of(
 
 
 def tally(scores: np.ndarray, thresholds: np.ndarray, levels: Any) -> dict[str, np.ndarray]:
-    """Measure a run; neither its thresholds nor its scores need fit into memory."""
+    """Compute the metrics of a run; neither its thresholds nor its scores need fit into memory."""
     levels = np.asarray(levels, float)
     if scores.size <= 4 * BLOCK:
         least = best_threshold(np, np.asarray(scores, float), levels[None])[1]

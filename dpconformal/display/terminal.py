@@ -1,4 +1,4 @@
-"""What is shown in a terminal: tables of 80 columns, and text that is shown and never obeyed."""
+"""The console, which escapes control characters, and tables of 80 columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from dpconformal.validation import format_level
 
 
 class Terminal(Console):
-    """The console of all commands: text goes to the terminal through here, and no character of it is obeyed."""
+    """The console of all commands, which escapes control characters in everything it prints."""
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, emoji=False)  # a name may hold :art:
@@ -25,7 +25,7 @@ class Terminal(Console):
         self.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Render text of whatever origin."""
+        """Render text with its control characters escaped."""
         return super().render_str(visible(text), **options)
 
 
@@ -48,13 +48,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
 
 
 def table_of_series(title: str, levels: np.ndarray, columns: Sequence[np.ndarray]) -> Table:
-    """Lay out what several series have in common, level by level."""
+    """Lay out summaries over several series, a row for each level."""
     heads = ("level", "coverage", "lowest", "highest", "mean threshold", "loss", "highest regret")
-    rows = [[format_level(level), *(number(column[k]) for column in columns)] for k, level in enumerate(levels)]
+    rows = [[format_level(level), *(format_number(column[k]) for column in columns)] for k, level in enumerate(levels)]
     return table(title, heads, rows, left=0)
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """Write a number in few characters."""
     value = float(value)
     if value != value:

@@ -88,7 +88,7 @@ class Text:
 
     @functools.cached_property
     def separator(self) -> str:
-        """What stands between columns."""
+        """The character between columns."""
         return max(",;\t", key=self._start[1].count)
 
     @functools.cached_property
@@ -210,7 +210,7 @@ def _number(text: str) -> float | None:
 
 
 class _LongFields:
-    """While anybody is within, the csv module, with its one limit for the whole process, reads fields of any length."""
+    """Lift the csv module's limit of the length of a field, which is one for the whole process."""
 
     def __init__(self) -> None:
         self._lock, self._within, self._limit = threading.Lock(), 0, 0
@@ -286,7 +286,7 @@ def _last_record(data: bytes, separator: str) -> int:
 
 
 def _parse(text: Text, columns: Columns, data: bytes, row: int, after: int) -> Block:
-    """Have Arrow read a piece of a file."""
+    """Parse a piece of a file with Arrow."""
     pa, (names, score, series, others) = arrow(), columns
     gap = data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data
     if gap and len(names) == 1:

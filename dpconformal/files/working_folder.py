@@ -1,4 +1,4 @@
-"""Results appear whole or not at all; unfinished work stays beside them, to go on with."""
+"""Results that appear whole or not at all, and the hidden folder of unfinished work beside them."""
 
 import contextlib
 import errno
@@ -23,7 +23,7 @@ class Unwritable(OSError, ValueError):
 
 @contextlib.contextmanager
 def naming(folder: Path) -> Iterator[None]:
-    """Raise what the disk refuses as an error that names the folder."""
+    """Turn an OSError into one that names the folder."""
     try:
         yield
     except OSError as error:
@@ -31,7 +31,7 @@ def naming(folder: Path) -> Iterator[None]:
 
 
 def unwritable(folder: Path, error: OSError) -> Unwritable:
-    """Say that a folder cannot be written to."""
+    """Return the error that a folder cannot be written to."""
     if isinstance(error, Unwritable):
         return error
     return Unwritable(f"{folder} cannot be written to: {error.strerror or error}; choose another with --out")

@@ -1,4 +1,4 @@
-"""One giant stream: beliefs of its parts, found side by side, and merged."""
+"""Belief of one giant stream: fitted to its parts in parallel, and merged."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ FAN_IN = 8  # states that a task merges
 
 
 class _Job(NamedTuple):
-    """What every part is told."""
+    """Settings that all parts share."""
 
     learner: Any
     begin: State  # of one that has a size for any number of scores; otherwise None
@@ -104,7 +104,7 @@ def _fit_part(job: _Job, start: int, scores: np.ndarray) -> State:
 
 
 def _merge(job: _Job, states: list[State]) -> State:
-    """Merge neighbours, then neighbours of those."""
+    """Merge states pair by pair."""
     with jax.enable_x64(job.wide):
         while len(states) > 1:
             pairs = [states[k : k + 2] for k in range(0, len(states), 2)]

@@ -1,4 +1,4 @@
-"""Zarr stores and NetCDF files as lazy arrays: checked first, and what cannot be read is named."""
+"""Zarr stores and NetCDF files as lazy arrays; their metadata and chunks are checked before they are decoded."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ _KINDS = {
 
 
 def is_zarr(path: Path) -> bool:
-    """Tell whether a folder is the root of a Zarr store."""
+    """Whether a folder is the root of a Zarr store."""
     return path.is_dir() and any((path / name).exists() for name in ("zarr.json", ".zgroup"))
 
 
@@ -63,10 +63,8 @@ def open_arrays(path: Path) -> "xr.Dataset":
             for corner in (0, -1):
                 for at in chunks_of(layout, (corner,) * len(layout.shape)):
                     layout.check(at, decode=False)
-    try:
+    with _named_errors(path, "cannot be opened"):
         data = xr.open_dataset(store, chunks=None, cache=False, **how)
-    except Exception as error:
-        raise refusal(path, "cannot be opened", error) from None
     for key, variable in data.variables.items():
         name = str(key)
         if key in data.xindexes or name not in layouts:
@@ -75,8 +73,8 @@ def open_arrays(path: Path) -> "xr.Dataset":
         chunks: Any = (layout.chunks or ())[: variable.ndim]
         if layout.chunks is None:
             chunks = "auto" if variable.dtype.kind in "biufMm" else -1  # of objects nobody knows the size
-        own = _Stored(path, layout, variable)
         meta = np.empty((0,) * variable.ndim, variable.dtype)
+        own = _Stored(layout, variable)
         lazy = da.from_array(own, chunks, name=f"open-{name}-{uuid.uuid4().hex}", asarray=False, fancy=False, meta=meta)
         put = data.assign_coords if name in data.coords else data.assign
         data = put({name: variable.copy(data=lazy)})
@@ -86,8 +84,8 @@ def open_arrays(path: Path) -> "xr.Dataset":
 class _Stored:
     """A variable on disk; a chunk that cannot be read is named."""
 
-    def __init__(self, path: Path, layout: "Layout", variable: Any) -> None:
-        self.path, self.layout, self.variable = path, layout, variable
+    def __init__(self, layout: "Layout", variable: Any) -> None:
+        self.layout, self.variable = layout, variable
         self.shape, self.dtype, self.ndim = variable.shape, variable.dtype, variable.ndim
 
     def __getitem__(self, key: Any) -> np.ndarray:
@@ -102,7 +100,7 @@ class _Stored:
             for at in touched:
                 self.layout.check(at, decode=True)
             where = ", ".join(f"{one.start}:{one.stop}" if isinstance(one, slice) else str(one) for one in key)
-            raise refusal(self.path, f"{self.layout.name}[{where}] cannot be read", error) from None
+            raise _refusal(self.layout.store, f"{self.layout.name}[{where}] cannot be read", error) from None
 
 
 class ZarrLayout(NamedTuple):
@@ -170,7 +168,7 @@ Layout = ZarrLayout | NetCDFLayout
 
 
 def chunks_of(layout: Layout, key: tuple[Any, ...]) -> Iterator[tuple[int, ...]]:
-    """Go through the chunks that a selection by slices and numbers touches."""
+    """Iterate over the chunks that a selection by slices and numbers touches."""
     touched = []
     for one, length, size in zip(key, layout.shape, layout.chunks or layout.shape, strict=True):
         rows = range(*one.indices(length)) if isinstance(one, slice) else [int(one) % length]
@@ -266,18 +264,8 @@ def _array_2(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
     dims = attributes.get("_ARRAY_DIMENSIONS", [])
     if any(codec["id"] == TEXT for codec in codecs[1:]):
         raise ValueError(f"codec {TEXT} is not the first")
-    raw = ZarrLayout(
-        store=store,
-        name=name,
-        dims=dims,
-        shape=about.get("shape"),  # type: ignore[arg-type]
-        chunks=about.get("chunks"),  # type: ignore[arg-type]
-        item=None if text else np.dtype(kind).itemsize,
-        key="",
-        separator=separator,
-        codecs=tuple(codecs),
-    )
-    return _check_array(raw)
+    item = None if text else np.dtype(kind).itemsize
+    return _layout(store, name, dims, about.get("shape"), about.get("chunks"), item, "", separator, tuple(codecs))
 
 
 def _array_3(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
@@ -308,30 +296,21 @@ def _array_3(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
     inner = [codec for codec in codecs if codec["id"] not in ("bytes", "transpose")]
     if [codec["id"] for codec in inner].count(TEXT) != (item is None) or (item is None and inner[0]["id"] != TEXT):
         raise ValueError(f"data_type {_short(kind)} is not in codec {TEXT}, or something else is")
-    raw = ZarrLayout(
-        store=store,
-        name=name,
-        dims=about.get("dimension_names") or [],  # type: ignore[arg-type]
-        shape=about.get("shape"),  # type: ignore[arg-type]
-        chunks=grid["configuration"]["chunk_shape"],
-        item=item,
-        key="c" if keys["name"] == "default" else "",
-        separator=separator,
-        codecs=tuple(inner),
-    )
-    return _check_array(raw)
+    dims, chunks = about.get("dimension_names") or [], grid["configuration"]["chunk_shape"]
+    prefix = "c" if keys["name"] == "default" else ""
+    return _layout(store, name, dims, about.get("shape"), chunks, item, prefix, separator, tuple(inner))
 
 
-def _check_array(raw: ZarrLayout) -> ZarrLayout:
-    """Check what both formats have in common: dimensions and sizes, which may be of any type in the metadata."""
-    for what, sizes in (("shape", raw.shape), ("chunks", raw.chunks)):
+def _layout(store: Path, name: str, dims: Any, shape: Any, chunks: Any, *encoding: Any) -> ZarrLayout:
+    """Check dimensions and sizes, which may be of any type in the metadata."""
+    for what, sizes in (("shape", shape), ("chunks", chunks)):
         if not isinstance(sizes, list) or not all(_is_count(size, what == "shape") for size in sizes):
             raise ValueError(f"{what} = {_short(sizes)}")
-    if len(raw.shape) != len(raw.chunks):
-        raise ValueError(f"shape = {_short(raw.shape)} and chunks = {_short(raw.chunks)}")
-    if not isinstance(raw.dims, list):
-        raise ValueError(f"its dimensions are {_short(raw.dims)}")
-    layout = raw._replace(dims=tuple(map(str, raw.dims)), shape=tuple(raw.shape), chunks=tuple(raw.chunks))
+    if len(shape) != len(chunks):
+        raise ValueError(f"shape = {_short(shape)} and chunks = {_short(chunks)}")
+    if not isinstance(dims, list):
+        raise ValueError(f"its dimensions are {_short(dims)}")
+    layout = ZarrLayout(store, name, tuple(map(str, dims)), tuple(shape), tuple(chunks), *encoding)
     _check_sizes(layout, layout.item or 8)
     return layout
 
@@ -345,7 +324,7 @@ def _codec(about: Any, key: str, number: int) -> dict[str, Any]:
 
 
 def _check_sizes(layout: Layout, item: int) -> None:
-    """Refuse a few bytes of metadata that would make work for years."""
+    """Refuse shapes and chunks that are too large to read."""
     numbers = math.prod(layout.shape)
     if numbers > MOST_NUMBERS:
         raise ValueError(f"shape {list(layout.shape)} is {numbers:,} numbers: at most {MOST_NUMBERS:,} are read")
@@ -394,20 +373,20 @@ def _read(store: Path, name: str, most: int | None = None) -> bytes | None:
 
 @contextlib.contextmanager
 def _named_errors(store: Path, what: str) -> Iterator[None]:
-    """Turn whatever a library raises over bytes of a stranger into a ValueError of one line."""
+    """Turn whatever a library raises over unknown bytes into a ValueError of one line."""
     try:
         yield
+    except Refused:
+        raise
     except Exception as error:
-        if isinstance(error, Refused):
-            raise
-        raise refusal(store, what, error) from None
+        raise _refusal(store, what, error) from None
 
 
 class Refused(ValueError):
     """A store that was refused, in words that name it."""
 
 
-def refusal(store: Path, what: str, error: BaseException) -> "Refused":
+def _refusal(store: Path, what: str, error: Exception) -> Refused:
     """Return an error of one line about something in a store."""
     why = " ".join(str(error).split())[:300] or type(error).__name__
     return Refused(f"{store}: {what}: {why}")

@@ -169,8 +169,8 @@ class Rows(NamedTuple):
         return Rows(self.ids[index], self.times[index], self.scores[index])
 
 
-def checked_rows(frame: Any, columns: Columns, first: int = 0) -> Rows:
-    """Take the columns of a long table apart, and refuse rows that mean nothing by themselves."""
+def checked_rows(frame: "pd.DataFrame", columns: Columns, first: int = 0) -> Rows:
+    """Return the columns of a long table; refuse rows with a missing or invalid value."""
     for what, name in zip(columns._fields, columns, strict=True):
         if name not in frame.columns:
             raise ValueError(f"{what} = {name!r}: the table has columns {', '.join(map(repr, frame.columns))}")
@@ -190,7 +190,7 @@ def checked_rows(frame: Any, columns: Columns, first: int = 0) -> Rows:
     return Rows(_plain_ids(ids), _plain_times(times, columns), _plain_scores(frame, columns))
 
 
-def _check_one_type(column: Any, name: str, first: int) -> None:
+def _check_one_type(column: "pd.Series", name: str, first: int) -> None:
     if column.dtype != object:
         return
     kinds = column.map(type)
@@ -201,13 +201,13 @@ def _check_one_type(column: Any, name: str, first: int) -> None:
         raise ValueError(f"{name} has mixed types, such as {values}: convert the column to one")
 
 
-def _plain_ids(ids: Any) -> np.ndarray:
+def _plain_ids(ids: "pd.Series") -> np.ndarray:
     if ids.dtype.name == "category":
         ids = ids.astype(ids.cat.categories.dtype)
     return ids.to_numpy() if ids.dtype.kind in "iufbM" else ids.to_numpy(object)
 
 
-def _plain_times(times: Any, columns: Columns) -> np.ndarray:
+def _plain_times(times: "pd.Series", columns: Columns) -> np.ndarray:
     zone = getattr(times.dtype, "tz", None) or getattr(getattr(times.dtype, "pyarrow_dtype", None), "tz", None)
     if zone is not None:
         remedy = f"frame[{columns.time!r}].dt.tz_convert('UTC').dt.tz_localize(None)"
@@ -221,7 +221,7 @@ def _plain_times(times: Any, columns: Columns) -> np.ndarray:
     return values
 
 
-def _plain_scores(frame: Any, columns: Columns) -> np.ndarray:
+def _plain_scores(frame: "pd.DataFrame", columns: Columns) -> np.ndarray:
     column = frame[columns.score]
     if column.dtype.kind not in "iuf" or not isinstance(column.dtype, np.dtype):
         import pandas as pd
@@ -241,14 +241,14 @@ def _plain_scores(frame: Any, columns: Columns) -> np.ndarray:
     return scores if scores.dtype == np.float32 else scores.astype(float)
 
 
-def _complain(frame: Any, columns: Columns, row: int, why: str) -> NoReturn:
+def _complain(frame: "pd.DataFrame", columns: Columns, row: int, why: str) -> NoReturn:
     series, time, score = (frame[name].iloc[row] for name in columns)
     where = f"{columns.id}={format_label(series)}, {columns.time}={format_label(time)}"
     raise ValueError(f"{columns.score} at {where} is {format_label(score)}: {why}")
 
 
 def check_order(rows: Rows, codes: np.ndarray, columns: Columns) -> None:
-    """Refuse series that go back in time, or stand still."""
+    """Refuse series whose times do not increase."""
     bad = (codes[1:] == codes[:-1]) & (rows.times[1:] <= rows.times[:-1])
     if not bad.any():
         return
@@ -275,7 +275,7 @@ def group_by_series(rows: Rows, columns: Columns) -> tuple[np.ndarray, np.ndarra
 
 
 def pad_series(rows: Rows, counts: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lay series out as rows of one length."""
+    """Return scores and times as arrays (series, rounds), padded at the end."""
     codes = np.repeat(np.arange(counts.size), counts)
     place = np.arange(codes.size) - (np.cumsum(counts) - counts)[codes]
     scores = np.full((len(counts), rounds), np.nan, rows.scores.dtype)
@@ -286,7 +286,7 @@ def pad_series(rows: Rows, counts: np.ndarray, rounds: int) -> tuple[np.ndarray,
 
 
 def as_panel(scores: Any, times: Any, names: np.ndarray, columns: Columns, kind: np.dtype[Any]) -> "xr.DataArray":
-    """Put the names of series and times on a panel."""
+    """Make a DataArray with series and times as coordinates."""
     import xarray as xr
 
     dims = (columns.id, ROUND)
@@ -295,7 +295,7 @@ def as_panel(scores: Any, times: Any, names: np.ndarray, columns: Columns, kind:
 
 
 class Tally(NamedTuple):
-    """What some rows hold."""
+    """Series and types of some rows."""
 
     names: np.ndarray  # (B,), series, ascending
     counts: np.ndarray  # (B,), rows of each
@@ -342,12 +342,12 @@ def gather_parts(
 
 
 def series_of_a_chunk(series: int, rounds: int, numbers: int) -> int:
-    """Tell how many series go together, from the panel alone: an interrupted run finds the same chunks anywhere."""
+    """Choose how many series a chunk has, from the panel alone: an interrupted run finds the same chunks anywhere."""
     few = max(-(-series // CHUNKS), SMALLEST // max(rounds, 1))
     return max(1, min(few, numbers // max(rounds, 1), series))
 
 
-def count_rows_per_series(frame: Any, columns: Columns, first: int) -> Tally:
+def count_rows_per_series(frame: "pd.DataFrame", columns: Columns, first: int) -> Tally:
     """Check rows, and count those of each series."""
     rows = checked_rows(frame, columns, first)
     if not len(frame):
@@ -392,8 +392,8 @@ def _add(tallies: list[Tally]) -> Tally:
     return Tally(total.index.to_numpy(), total.to_numpy(), times, scores)
 
 
-def _split_by_chunk(frame: Any, columns: Columns, firsts: np.ndarray) -> list[Rows]:
-    """Part rows by the chunk that they belong to."""
+def _split_by_chunk(frame: "pd.DataFrame", columns: Columns, firsts: np.ndarray) -> list[Rows]:
+    """Split rows by the chunk that they belong to."""
     rows = checked_rows(frame, columns)
     chunk = np.searchsorted(firsts, rows.ids, side="right") - 1
     if (np.diff(chunk) < 0).any():
@@ -403,8 +403,10 @@ def _split_by_chunk(frame: Any, columns: Columns, firsts: np.ndarray) -> list[Ro
     return [rows.take(slice(a, b)) for a, b in itertools.pairwise(borders)]
 
 
-def _chunk_arrays(pieces: list[Rows], columns: Columns, series: int, rounds: int, dtype: Any) -> Any:
-    """Lay out the series of a chunk."""
+def _chunk_arrays(
+    pieces: list[Rows], columns: Columns, series: int, rounds: int, dtype: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores and times of the series of a chunk."""
     rows = Rows(*(np.concatenate(some) for some in zip(*(piece for piece in pieces if piece.ids.size), strict=True)))
     names, counts, rows = group_by_series(rows, columns)
     if len(names) != series or counts.max() > rounds:

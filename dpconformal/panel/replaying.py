@@ -110,7 +110,7 @@ def replay_panel(
         masked=mask is not None,
         chunked=chunked,
         dtype=dtype,
-        names=(*batch, dim if times is None else times.name),
+        names=(*batch, dim if times is None else str(times.name)),
         times=scores[dim].values if times is None else None,
     )
     labels = [_labels(scores, name) for name in batch]
@@ -168,7 +168,7 @@ def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
         raise ValueError(f"mask has sizes {dict(mask.sizes)} and scores {dict(scores.sizes)}: not the same")
 
 
-def _delays(delay: Any, scores: Any, batch: list[str]) -> Any:
+def _delays(delay: "int | xr.DataArray", scores: "xr.DataArray", batch: list[str]) -> "xr.Variable | None":
     """Return the delay of each series, laid out and chunked like them; None for a number, which serves them all."""
     import xarray as xr
 
@@ -186,7 +186,7 @@ def _delays(delay: Any, scores: Any, batch: list[str]) -> Any:
     return (wide if scores.chunks is None else wide.chunk({name: scores.chunksizes[name] for name in batch})).variable
 
 
-def _own_times(scores: Any, dim: str) -> Any:
+def _own_times(scores: "xr.DataArray", dim: str) -> "xr.DataArray | None":
     """Return times that differ from series to series, as of :func:`dpconformal.panel.from_long`; or None."""
     own = (
         coord for coord in scores.coords.values() if "in_table" in coord.attrs and set(coord.dims) == set(scores.dims)
@@ -194,14 +194,14 @@ def _own_times(scores: Any, dim: str) -> Any:
     return next((coord.reset_coords(drop=True) for coord in own if dim not in scores.coords), None)
 
 
-def _chunk_like(part: Any, scores: Any) -> Any:
-    """Lay something out in the chunks of the scores, or in memory if they are there."""
+def _chunk_like(part: "xr.DataArray | None", scores: "xr.DataArray") -> "xr.DataArray | None":
+    """Rechunk an array like the scores, or load it if they are in memory."""
     if part is None or part.chunks == scores.chunks:
         return part
     return part.compute() if scores.chunks is None else part.chunk(scores.chunksizes)
 
 
-def _labels(scores: Any, name: str) -> Any:
+def _labels(scores: "xr.DataArray", name: str) -> "xr.Variable":
     """Return the labels of a dimension, chunked like it; those of an index never are."""
     import xarray as xr
 
@@ -249,7 +249,7 @@ _seen: dict[str, "Job"] = {}  # by token, the last few
 
 
 class Job(NamedTuple):
-    """What every block is told."""
+    """Settings that all blocks share."""
 
     learners: list[Any]  # of a sweep, in the order of its product
     shape: tuple[int, ...]  # of the sweep
@@ -266,7 +266,7 @@ class Job(NamedTuple):
 
 
 def replay_chunk(token: str, job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Replay a block, in whatever process; see :func:`replay_block`."""
+    """Replay a block in a worker; see :func:`replay_block`."""
     # A schedule that is a function is compiled for as often as it is made, and every task brings its own copy of the
     # job: a process keeps to the first.
     job = _seen.setdefault(token, job)
@@ -357,7 +357,7 @@ def check_block(
     labels: Sequence[Any],
     times: Any,
 ) -> None:
-    """Refuse scores that are not finite or outside of what learners take."""
+    """Refuse scores that are not finite or outside the learners' support."""
     ends = [support_of(learner) for learner in learners]
     low, high = max(float(end[0]) for end in ends), min(float(end[1]) for end in ends)
     if mask is None and scores.size and low <= scores.min() and scores.max() <= high and np.isfinite(scores.max()):
@@ -372,7 +372,7 @@ def check_block(
 
 
 def check_times(dim: str, times: np.ndarray) -> None:
-    """Refuse times of all series that go back, stand still or are missing."""
+    """Refuse shared times that do not increase or are missing."""
     import pandas as pd
 
     index = pd.Index(times)

@@ -13,6 +13,7 @@ from dpconformal.panel.layouts import is_zarr, open_arrays
 from dpconformal.panel.long import NUMBERS, ROUND, Columns, check_columns, gather_parts, series_of_a_chunk, to_long
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
 ARRAYS = (".nc", ".nc4", ".h5")
@@ -76,7 +77,7 @@ def open_panel(
 
 
 def is_long(path: Path) -> bool:
-    """Tell whether a panel on disk is a long table."""
+    """Whether a panel on disk is a long table."""
     if path.suffix in ARRAYS or is_zarr(path):
         return False
     if path.suffix == ".parquet" or (path.is_dir() and _files(path)):
@@ -96,18 +97,17 @@ def rechunk(scores: "xr.DataArray", time: str, numbers: int) -> "xr.DataArray":
 
 
 def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
+    """Return the files of a folder, part.2 before part.10, and none that is hidden."""
+
+    def order(file: Path) -> list[list[tuple[int, str]]]:
+        words = [re.split(r"(\d+)", part) for part in file.relative_to(path).parts]
+        return [[(int(word), "") if word.isdigit() else (-1, word) for word in part] for part in words]
+
     seen = (file for file in path.rglob("*.parquet") if not any(p[0] in "._" for p in file.relative_to(path).parts))
-    return sorted(seen, key=lambda file: [_natural(part) for part in file.relative_to(path).parts])
+    return sorted(seen, key=order) if path.is_dir() else [path]
 
 
-def _natural(name: str) -> list[Any]:
-    """Order part.2 before part.10."""
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", name)]
-
-
-def _variable(path: Path, score: str, time: str) -> Any:
+def _variable(path: Path, score: str, time: str) -> "xr.DataArray":
     data = open_arrays(path)
     if score not in data:
         raise ValueError(f"{score!r} is no variable of {path}: it has {', '.join(map(repr, data.data_vars)) or 'none'}")
@@ -144,7 +144,7 @@ def _parts(path: Path, columns: Columns) -> tuple[list[Any], list[int]]:
     return parts, lengths
 
 
-def _read(file: str, group: int | None, columns: list[str], changed: int) -> Any:
+def _read(file: str, group: int | None, columns: list[str], changed: int) -> "pd.DataFrame":
     """Read a file or a row group. When it was changed is here for Dask, which takes equal calls for one."""
     import pyarrow.parquet as parquet
 
@@ -154,17 +154,13 @@ def _read(file: str, group: int | None, columns: list[str], changed: int) -> Any
 
 
 def describe_files(path: Path) -> list[Any]:
-    """
-    Describe a panel on disk so that a change to it is noticed.
-
-    Returns: Name, size and time of each file, as JSON can hold them.
-    """
+    """Return name, size and time of each file of a panel, by which a change to it is noticed."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     return [[str(file.relative_to(path)), os.stat(file).st_size, os.stat(file).st_mtime_ns] for file in files]
 
 
 def dimension_of_time(scores: "xr.DataArray", time: str) -> str:
-    """Tell along which dimension an opened panel is to be replayed."""
+    """Return the dimension of time of an opened panel."""
     return time if time in scores.dims else ROUND
 
 
@@ -222,7 +218,7 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
 
 
 def check_free(path: Path) -> None:
-    """Refuse to write over something."""
+    """Refuse a path that is taken."""
     if path.is_symlink():
         raise ValueError(f"{path} is a link: remove it, or name the place that it leads to")
     if path.is_dir() and not any(path.iterdir()) and path.suffix not in (".zarr", ".nc"):
@@ -234,7 +230,7 @@ def check_free(path: Path) -> None:
 
 
 def create_store(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
-    """Make a Zarr store for a panel: all that is known before it is computed."""
+    """Create a Zarr store and write what needs no computing; with ``compute`` the whole panel."""
     from numcodecs import CRC32C, Blosc, VLenUTF8, Zstd
 
     uneven = {name: max(own) for name, own in panel.chunksizes.items() if {*own[:-1], max(own)} != {own[0]}}
@@ -297,7 +293,7 @@ def write_regions(
 
 
 def _on_cluster(tasks: list[Any], client: Any, written: Callable[[int], None]) -> None:
-    """Have the workers of a cluster do tasks that return their numbers."""
+    """Run tasks, which return their numbers, on a cluster."""
     from distributed import CancelledError, KilledWorker, as_completed
 
     futures = client.compute(tasks)
@@ -341,7 +337,7 @@ def _write_tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | Non
     frame.to_parquet(folder / "_metrics.parquet", index=False)
 
 
-def _write_table(panel: "xr.Dataset", scores: "xr.DataArray", file: str) -> Any:
+def _write_table(panel: "xr.Dataset", scores: "xr.DataArray", file: str) -> "pd.DataFrame":
     """Write the long table of some series, and return their metrics."""
     to_long(panel, scores).to_parquet(file, index=False)
     own = [name for name in panel.data_vars if name != "thresholds"]

@@ -35,14 +35,14 @@ class Blocks(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What a run did at many levels; the last two are None without a grid of levels."""
+    """What a run did at many levels."""
 
     levels: np.ndarray  # (K,), ascending, those that the run was asked for among them
     thresholds: np.ndarray  # (K, N), of the last round of each block
     covered: np.ndarray  # (K, N), rounds of each block in which the score did not exceed the threshold
     following: np.ndarray  # (K,), thresholds of the round after the run; NaN where the learner cannot tell
-    below: np.ndarray | None  # (T,), on how many of the even levels the threshold was below the score of a round
-    equal: np.ndarray | None  # (T,), on how many it was the score itself
+    below: np.ndarray  # (T,), on how many levels of the grid the threshold was below the score of a round
+    equal: np.ndarray  # (T,), on how many it was the score itself
 
 
 def blocks_of(rounds: int, most: int = MOST) -> Blocks:
@@ -84,8 +84,8 @@ def curves_of(run: Replay, blocks: Blocks, steps: int | None, what: str = "level
         np.empty((count, size)),
         np.empty((count, size), np.int64),
         np.full(count, np.nan),
-        None if steps is None else np.zeros(blocks.rounds, np.int32),
-        None if steps is None else np.zeros(blocks.rounds, np.int32),
+        np.zeros(blocks.rounds, np.int32),
+        np.zeros(blocks.rounds, np.int32),
     )
     own = np.searchsorted(levels, asked)
     _keep(kept, own, np.asarray(run.thresholds)[:, columns], scores, blocks, even)
@@ -114,10 +114,9 @@ def _keep(
     kept.thresholds[rows] = thresholds[blocks.ends - 1].T
     covered = scores[:, None] <= thresholds
     kept.covered[rows] = counts_in(covered, blocks).T
-    if kept.below is not None and kept.equal is not None:
-        on_grid = np.isin(kept.levels[rows], even)
-        kept.below[:] += np.sum(~covered[:, on_grid], axis=1, dtype=np.int32)
-        kept.equal[:] += np.sum((scores[:, None] == thresholds)[:, on_grid], axis=1, dtype=np.int32)
+    on_grid = np.isin(kept.levels[rows], even)
+    kept.below[:] += np.sum(~covered[:, on_grid], axis=1, dtype=np.int32)
+    kept.equal[:] += np.sum((scores[:, None] == thresholds)[:, on_grid], axis=1, dtype=np.int32)
 
 
 def _following(learner: Any, state: Any, levels: np.ndarray) -> np.ndarray:
@@ -135,14 +134,14 @@ def _following(learner: Any, state: Any, levels: np.ndarray) -> np.ndarray:
 
 
 def chance_band(chance: np.ndarray, tosses: int) -> tuple[np.ndarray, np.ndarray]:
-    """Say how many of many coins may show heads: the 2.5 % and the 97.5 % quantile, for one look."""
+    """Return the 2.5 % and the 97.5 % quantile of binomial counts."""
     from scipy import stats  # slow to import
 
     coins = stats.binom(tosses, np.asarray(chance, float))
     return coins.ppf(TAIL), coins.ppf(1 - TAIL)
 
 
-def histogram(curves: Curves, blocks: Blocks, steps: int) -> dict[str, Any]:
+def pit_histogram(curves: Curves, blocks: Blocks, steps: int) -> dict[str, Any]:
     """
     Count PITs in bars, with the ``low`` and ``high`` count that a bar of uniform numbers has 95 times in 100.
 
@@ -152,8 +151,6 @@ def histogram(curves: Curves, blocks: Blocks, steps: int) -> dict[str, Any]:
     :func:`dpconformal.diagnostics.randomised_pit`, without going through all beliefs again: for a belief that keeps
     every score that takes time in proportion to the square of the rounds.
     """
-    if curves.below is None or curves.equal is None:
-        raise ValueError("curves have no grid of levels: a histogram of PITs needs one")
     bars = 20 if blocks.rounds >= 400 else 10
     # The first level whose threshold is not below the score is number `below`; half a step less is inside its cell.
     place = np.random.default_rng(0).random(blocks.rounds)

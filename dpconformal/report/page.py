@@ -104,7 +104,7 @@ def report(
 
 
 def _checked_runs(run: Any) -> dict[str, Replay]:
-    """Give every run a name, and refuse those that one page cannot show."""
+    """Return the runs by name; refuse those that one page cannot show."""
     several = isinstance(run, Mapping)
     runs = dict(run) if several else {"": run}
     if not runs:
@@ -142,7 +142,7 @@ def _checked_runs(run: Any) -> dict[str, Replay]:
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:
-    """Find out before the work, not after it, that a file cannot be written."""
+    """Refuse a path that cannot be written to, before the work."""
     target = Path(path)
     if target.is_dir():
         raise ValueError(f"path = {str(target)!r} is a folder: name a file in it, such as report.html")
@@ -154,7 +154,7 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _fill_template(title: str, data: dict[str, Any]) -> str:
-    """Put everything in its place in the template, in one pass: what is put in is not looked at again."""
+    """Fill the template in one pass: a value is not searched for placeholders."""
     pictures = resources.files("dpconformal.report") / "pictures"
 
     def text(name: str) -> str:

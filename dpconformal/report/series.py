@@ -17,7 +17,7 @@ from dpconformal.metrics.arrays import arrays_of, totals_over_rounds
 from dpconformal.metrics.loss import regret_curve
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.report.curves import TAIL, blocks_of, chance_band, curves_of, histogram
+from dpconformal.report.curves import TAIL, blocks_of, chance_band, curves_of, pit_histogram
 from dpconformal.runs import not_at_once
 from dpconformal.theory import certify
 from dpconformal.theory.checks import regret_and_bound
@@ -31,7 +31,7 @@ MINUS_INFINITY, INFINITY, NOTHING = 65533, 65534, 65535
 
 
 def series_of(name: str, run: Replay, steps: int | None, progress: bool = False) -> dict[str, Any]:
-    """Gather what the pictures of one series show."""
+    """Compute what the pictures of one series show."""
     whole, run = run, run.observed()
     blocks = blocks_of(int(np.shape(run.scores)[0]))
     curves = curves_of(whole, blocks, steps, f"{name}: levels" if name else "levels", progress)
@@ -50,17 +50,17 @@ def series_of(name: str, run: Replay, steps: int | None, progress: bool = False)
         "kind": losses.kind,
         "regret": losses.regret[:, asked].T,
         "bound": losses.bound[:, asked].T,
-        "pit": histogram(curves, blocks, steps) if belief and steps is not None else None,
+        "pit": pit_histogram(curves, blocks, steps) if belief and steps is not None else None,
     }
     # What is encoded keeps the digits of its ends.
     rounds = blocks.window * blocks.size
     ends = clopper_pearson(curves.covered.sum(axis=1), blocks.rounds, TAIL)
     band = [count / rounds for count in chance_band(curves.levels, rounds)]
-    return plain(held) | {
-        "thresholds": packed_rows(curves.thresholds),
-        "covered": packed_counts(curves.covered, blocks.size),
-        "interval": packed_rows(np.stack(ends)),
-        "chance": packed_rows(np.stack(band)),
+    return as_plain(held) | {
+        "thresholds": pack_rows(curves.thresholds),
+        "covered": pack_counts(curves.covered, blocks.size),
+        "interval": pack_rows(np.stack(ends)),
+        "chance": pack_rows(np.stack(band)),
     }
 
 
@@ -68,7 +68,7 @@ def _dots(scores: np.ndarray) -> dict[str, Any]:
     """Thin the scores evenly: dot i is that of round ⌊(i + 1/2) T/count⌋, counted from 0."""
     count = min(scores.size, DOTS)
     shown = scores[((np.arange(count) + 0.5) * scores.size / count).astype(int)]
-    return {"count": count, "least": scores.min(), "most": scores.max(), **packed_rows(shown[None])}
+    return {"count": count, "least": scores.min(), "most": scores.max(), **pack_rows(shown[None])}
 
 
 def _table(run: Replay, losses: "Losses", columns: np.ndarray) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ class Losses(NamedTuple):
 
 
 def losses_of(run: Replay, ends: np.ndarray) -> Losses:
-    """Follow the regret of a run and what the theory allows; late scores and a discount together have no bound."""
+    """Compute regret and its bound over time; late scores and a discount together have no bound."""
     _, whole = next(sequences(run, observed=False))
     sequence, late, long = whole.observed(), not_at_once(whole), ends[-1] > LONGEST
     groups, discounted = isinstance(run.learner, Hierarchical), getattr(run.learner, "discount", None) is not None
@@ -143,7 +143,7 @@ def losses_of(run: Replay, ends: np.ndarray) -> Losses:
     return Losses(kind, seen, np.full(seen.shape, np.nan))
 
 
-def packed_rows(rows: np.ndarray) -> dict[str, Any]:
+def pack_rows(rows: np.ndarray) -> dict[str, Any]:
     """
     Encode the rows of a table: ``low`` and ``high``, the ends of each row, and base64 of 16-bit ``codes``, row by row.
 
@@ -164,37 +164,22 @@ def packed_rows(rows: np.ndarray) -> dict[str, Any]:
     return {"low": low.tolist(), "high": high.tolist(), "codes": _base64(codes)}
 
 
-def unpacked_rows(packed: dict[str, Any]) -> np.ndarray:
-    """Decode what :func:`packed_rows` made, as the page does."""
-    low, high = (np.array(packed[end])[:, None] for end in ("low", "high"))
-    codes = np.frombuffer(base64.b64decode(packed["codes"]), "<u2").reshape(low.size, -1)
-    rows = low + codes * (high / LAST - low / LAST)
-    for code, value in ((MINUS_INFINITY, -np.inf), (INFINITY, np.inf), (NOTHING, np.nan)):
-        rows = np.where(codes == code, value, rows)
-    return rows
-
-
-def packed_counts(counts: np.ndarray, most: int) -> dict[str, Any]:
+def pack_counts(counts: np.ndarray, most: int) -> dict[str, Any]:
     """Encode counts in as few bytes as they need."""
     size = 1 if most < 2**8 else 2 if most < 2**16 else 4
     return {"bytes": size, "codes": _base64(np.asarray(counts).astype(f"<u{size}"))}
-
-
-def unpacked_counts(packed: dict[str, Any]) -> np.ndarray:
-    """Decode what :func:`packed_counts` made."""
-    return np.frombuffer(base64.b64decode(packed["codes"]), f"<u{packed['bytes']}").astype(int)
 
 
 def _base64(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
 
 
-def plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """Turn arrays and numbers into what JSON has words for: infinite ones become ``"inf"`` and ``"-inf"``, NaN null."""
     if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): as_plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(part) for part in value]
+        return [as_plain(part) for part in value]
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if isinstance(value, (int, np.integer)):
