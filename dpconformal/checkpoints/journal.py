@@ -26,12 +26,12 @@ class Journal:
         if self.folder is None:
             return tuple(np.asarray(part) for part in work(*given))
         file = self.folder / f"step-{hashlib.sha256(name.encode()).hexdigest()[:16]}.dpc"
-        kept = recall(file, "step")
+        about, kept = {"name": name, "of": self.about}, recall(file, "step")
         if kept is None:
             parts = {str(k): np.asarray(part) for k, part in enumerate(work(*given))}
-            note(file, "step", {"name": name, "of": self.about}, parts)
+            note(file, "step", about, parts)
             return tuple(parts.values())
-        if kept[0] != {"name": name, "of": self.about}:
+        if kept[0] != about:
             raise ValueError(
                 f"{file} is a step of other work, {kept[0].get('of')} in the place of {self.about}: choose another "
                 "folder"

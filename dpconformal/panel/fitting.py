@@ -21,7 +21,6 @@ class _Job(NamedTuple):
 
     learner: Any
     begin: State  # of one that has a size for any number of scores; otherwise None
-    size: int  # scores of a part; shorter ones are filled up, so that one program serves them all
     wide: bool  # whether JAX has 64 bits where the work was asked for
 
 
@@ -71,24 +70,21 @@ def fit_belief(scores: Any, learner: Any = Quantized(1024)) -> State:
         learner = learner.learner
     dtype = float_dtype(as_numbers("scores", np.empty(0, scores.dtype)))
     if not hasattr(scores, "dask"):
-        return jax.tree.map(jnp.asarray, _fit_part(_Job(learner, None, scores.size, wide), 0, scores))
+        return jax.tree.map(jnp.asarray, _fit_part(_Job(learner, None, wide), 0, scores))
     if not hasattr(learner, "merge"):
         raise ValueError(f"learner = {learner!r}: does not merge; take Quantized or Exact, or replay the stream whole")
     if np.isnan(scores.shape[0]):
         raise ValueError("scores has chunks of unknown size: call scores.compute_chunk_sizes() first")
-    # The bins of a Quantized may depend on how many scores there will be; other states are as large as the part.
-    begin = _on_host(fresh_state(learner, scores.shape[0], dtype)) if isinstance(learner, Quantized) else None
-    return _fit_chunks(_Job(learner, begin, max(scores.chunks[0]), wide), scores)
-
-
-def _fit_chunks(job: _Job, scores: Any) -> State:
     import dask
 
-    part, merged = dask.delayed(_fit_part, pure=True), dask.delayed(_merge, pure=True)
+    # The bins of a Quantized may depend on how many scores there will be; other states are as large as the part.
+    begin = _on_host(fresh_state(learner, scores.shape[0], dtype)) if isinstance(learner, Quantized) else None
+    job = _Job(learner, begin, wide)
+    fit, merge = dask.delayed(_fit_part, pure=True), dask.delayed(_merge, pure=True)
     starts = np.cumsum([0, *scores.chunks[0]])
-    states = [part(job, int(start), chunk) for start, chunk in zip(starts, scores.to_delayed(), strict=False)]
+    states = [fit(job, int(start), chunk) for start, chunk in zip(starts, scores.to_delayed(), strict=False)]
     while len(states) > 1:
-        states = [merged(job, states[k : k + FAN_IN]) for k in range(0, len(states), FAN_IN)]
+        states = [merge(job, states[k : k + FAN_IN]) for k in range(0, len(states), FAN_IN)]
     (state,) = dask.compute(states[0])
     return jax.tree.map(jnp.asarray, state)
 

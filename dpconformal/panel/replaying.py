@@ -113,24 +113,23 @@ def replay_panel(
         names=(*batch, dim if times is None else str(times.name)),
         times=scores[dim].values if times is None else None,
     )
-    labels = [_labels(scores, name) for name in batch]
-    along = [scores, *(part for part in (mask, times) if part is not None)]
-    labels = labels if late is None else [late, *labels]
+    along = [part for part in (scores, mask, times) if part is not None]
+    labels = [*([] if late is None else [late]), *(_labels(scores, name) for name in batch)]
     sweep = [str(name) for name in points.dims]
-    outputs = [[*sweep, dim, "level"]] * (keep == "all") + [[*sweep, "level"]] * len(METRICS) + [[]]
-    kinds = [dtype] * (keep == "all") + [np.dtype(float)] * len(METRICS) + [np.dtype(np.int64)]
-    sizes = {**points.sizes, dim: scores.sizes[dim], "level": asked.size}
+    names = [*(["thresholds"] if keep == "all" else []), *METRICS, "rounds"]
+    dims = {"thresholds": [*sweep, dim, "level"], "rounds": []}
+    kinds = {"thresholds": dtype, "rounds": np.dtype(np.int64)}
     results = xr.apply_ufunc(
         functools.partial(replay_chunk, uuid.uuid4().hex, job) if chunked else functools.partial(replay_block, job),
         *along,
         *labels,
         input_core_dims=[[dim]] * len(along) + [[]] * len(labels),
-        output_core_dims=outputs,
+        output_core_dims=[dims.get(name, [*sweep, "level"]) for name in names],
         dask="parallelized",
-        output_dtypes=kinds,
-        dask_gufunc_kwargs={"output_sizes": {name: sizes[name] for name in outputs[0]}},
+        output_dtypes=[kinds.get(name, np.dtype(float)) for name in names],
+        dask_gufunc_kwargs={"output_sizes": {**points.sizes, "level": asked.size}},
     )
-    variables = dict(zip(["thresholds"] * (keep == "all") + [*METRICS, "rounds"], results, strict=True))
+    variables = dict(zip(names, results, strict=True))
     found = xr.Dataset(variables, attrs={"learner": repr(learner)})
     return found.assign_coords({"level": as_written(asked), **points.coords})
 
