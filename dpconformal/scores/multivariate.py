@@ -1,15 +1,108 @@
-"""Scores of vectors, which invert to balls and ellipsoids."""
+"""Scores of vectors, and the balls and ellipsoids that they invert to."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
-from dpconformal.scores.sets import Ball, EllipsoidRegion
-from dpconformal.validation import Numbers, Scalar, is_traced, raise_at
+from dpconformal.validation import Numbers, Scalar, check_int, is_traced, raise_at
+
+
+@register(static=("order",))
+@dataclass(frozen=True)
+class Ball:
+    """
+    Balls around predictions. A negative radius is an empty ball.
+
+    Attributes
+    ----------
+    centre : array, shape (..., D)
+        Predictions.
+    radius : array, shape (..., A)
+        Thresholds.
+    order : float
+        Of the norm.
+
+    Examples
+    --------
+    >>> ball = Ball(np.zeros((1, 2)), np.array([[1.0, 2.0]]), 2.0)
+    >>> ball.contains([[0.0, 1.5]]), ball.volume.round(3)
+    (array([[False,  True]]), array([[ 3.142, 12.566]]))
+    """
+
+    centre: Any  # (..., D)
+    radius: Any  # (..., A)
+    order: float
+
+    def contains(self, labels: Numbers) -> Any:
+        """Whether each label lies in its balls: labels of shape (..., D), answers of shape (..., A)."""
+        xp, step = _from_centre(self.centre, labels)
+        return xp.linalg.norm(step, self.order, -1)[..., None] <= self.radius
+
+    @property
+    def volume(self) -> Any:
+        """Volume, shape (..., A)."""
+        return _ball_volume(self.radius, self.centre.shape[-1], self.order)
+
+    @property
+    def size(self) -> Any:
+        """Volume."""
+        return self.volume
+
+
+class EllipsoidRegion(NamedTuple):
+    """
+    Ellipsoids around predictions. A negative radius is an empty one.
+
+    Attributes
+    ----------
+    centre : array, shape (..., D)
+        Predictions.
+    factor : array, shape (..., D, D)
+        Lower triangular L with L Lᵀ = Σ.
+    radius : array, shape (..., A)
+        Thresholds.
+
+    Examples
+    --------
+    >>> region = EllipsoidRegion(np.zeros((1, 2)), np.array([[[2.0, 0.0], [0.0, 1.0]]]), np.array([[1.0]]))
+    >>> region.contains([[1.9, 0.0]]), region.contains([[0.0, 1.9]])
+    (array([[ True]]), array([[False]]))
+    """
+
+    centre: Any  # (..., D)
+    factor: Any  # (..., D, D)
+    radius: Any  # (..., A)
+
+    def contains(self, labels: Numbers) -> Any:
+        """Whether each label lies in its ellipsoids: labels of shape (..., D), answers of shape (..., A)."""
+        xp, step = _from_centre(self.centre, labels)
+        step = xp.linalg.solve(self.factor, step[..., None])[..., 0]
+        return xp.linalg.norm(step, 2, -1)[..., None] <= self.radius
+
+    @property
+    def volume(self) -> Any:
+        """Volume, shape (..., A)."""
+        xp = namespace(self.centre)
+        stretch = xp.prod(xp.diagonal(self.factor, axis1=-2, axis2=-1), axis=-1)
+        return stretch[..., None] * _ball_volume(self.radius, self.centre.shape[-1], 2.0)
+
+    @property
+    def size(self) -> Any:
+        """Volume."""
+        return self.volume
+
+    def boundary(self, points: int = 100) -> Any:
+        """Trace the boundary in the plane, shape (..., A, points, 2), for a picture."""
+        if self.centre.shape[-1] != 2:
+            raise ValueError(f"centre has shape {self.centre.shape}: a boundary can be traced in the plane, D = 2")
+        angle = np.linspace(0, 2 * math.pi, check_int("points", points, 3))
+        circle = namespace(self.centre).asarray(np.stack([np.cos(angle), np.sin(angle)]), self.centre.dtype)
+        path = (self.factor @ circle).swapaxes(-1, -2)  # (..., points, 2)
+        return self.centre[..., None, None, :] + self.radius[..., None, None] * path[..., None, :, :]
 
 
 @register(static=("order",))
@@ -126,6 +219,21 @@ class Ellipsoid:
     def bounds(self, predictions: Any) -> tuple[float, float]:
         """Return the ends of the half-line."""
         return 0.0, math.inf
+
+
+def _from_centre(centre: Any, labels: Numbers) -> tuple[Any, Any]:
+    xp = namespace(centre, labels)
+    (labels,) = reals(xp, labels=labels)
+    same_shape("labels", labels, centre.shape, "one vector for each set")
+    return xp, labels.astype(centre.dtype) - centre
+
+
+def _ball_volume(radius: Any, size: int, order: float) -> Any:
+    """Compute the volume of balls of a norm in ``size`` dimensions."""
+    unit = 2.0**size
+    if not math.isinf(order):
+        unit = math.exp(size * (math.log(2) + math.lgamma(1 + 1 / order)) - math.lgamma(1 + size / order))
+    return unit * namespace(radius).maximum(radius, 0) ** size
 
 
 def _vectors(predictions: Any) -> Any:
