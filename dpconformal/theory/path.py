@@ -16,9 +16,7 @@ from dpconformal.metrics.loss import best_threshold, regret_curve
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
 from dpconformal.theory import moments
-from dpconformal.theory.iid import path_weights
-from dpconformal.theory.moments import least_density
-from dpconformal.theory.regularizer import excess_regularizer
+from dpconformal.theory.ftrl import excess_regularizer, path_weights
 from dpconformal.validation import is_traced
 
 
@@ -139,13 +137,13 @@ def _bins(learner: Any, scores: np.ndarray, bins: int) -> tuple[np.ndarray, np.n
 
 
 def rounds_to_nearest(learner: Any) -> bool:
-    """Tell whether a belief counts scores at the centres of bins: then it promises nothing of coverage."""
+    """Whether a belief counts scores at the centres of bins: then it promises nothing of coverage."""
     binned = isinstance(learner, Quantized) or getattr(learner, "bins", None) is not None
     return binned and learner.rounding == "nearest"
 
 
 def tied_rounds(learner: Any, bins: int | None, scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Tell the rounds that are covered for a tie alone, whose number no theorem bounds from above."""
+    """Find the rounds that are covered for a tie alone, whose number no theorem bounds from above."""
     covered = scores[:, None] <= thresholds
     if bins is None:
         return covered & (scores[:, None] >= thresholds)
@@ -158,7 +156,7 @@ def tied_rounds(learner: Any, bins: int | None, scores: np.ndarray, thresholds: 
 
 
 def bins_of(run: Replay) -> int:
-    """Tell how many bins a run of :class:`dpconformal.Quantized`, or of a head on one, had."""
+    """Return how many bins a run of :class:`dpconformal.Quantized`, or of a head on one, had."""
     if run.start is not None:
         return int(run.start.weights.shape[-1])
     return int(jax.eval_shape(lambda: run.learner.init(run.scores.shape[-1])).weights.shape[-1])
@@ -172,17 +170,6 @@ def total_loss(values: np.ndarray, weights: np.ndarray, r: np.ndarray, level: np
     mass, moment = (np.concatenate([[0], np.cumsum(w)]) for w in (weights, weights * values))
     below = mass[before] * r - moment[before]  # Σ w (r - value)⁺
     return below - level * (mass[-1] * r - moment[-1])
-
-
-def stability(path: Path, least_density: np.ndarray) -> np.ndarray:
-    """Bound what each round adds to the regret: min(loss, g²/(2 w μ)), g being 1 - α above the score, α below it."""
-    scores = path.noted[:, None]
-    # No score is noted between a threshold and what it may have been before a head raised it.
-    paid = np.maximum(*(pinball(np, r, scores, path.levels) for r in (path.lowest, path.thresholds)))
-    slope = np.where(path.thresholds > scores, 1 - path.levels, path.levels)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        smooth = slope**2 / (2 * path.weights[:, None] * least_density)
-    return np.where(paid == 0, 0, np.fmin(paid, smooth))
 
 
 class Regret(NamedTuple):
@@ -240,7 +227,7 @@ def path_bound(run: Any) -> Any:
 
 
 def has_regret_bound(path: Path) -> bool:
-    """Tell whether the regret is bounded; of the heads that of Corrected is, unless its first threshold is infinite."""
+    """Whether the regret is bounded; of the heads that of Corrected is, unless its first threshold is infinite."""
     finite = bool(np.isfinite(moments.support(path.learner.prior)[1]))
     return path.head is None or (isinstance(path.head, Corrected) and finite)
 
@@ -267,12 +254,21 @@ def discounted_regret(path: Path, horizons: np.ndarray) -> Regret:
 
 
 def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarray:
+    """Add up the terms of :func:`path_bound`, against a comparator for each horizon."""
     prior, beta, levels = path.learner.prior, path.discount, path.levels
     # In single precision an end of the support may lie beside where the prior has it.
     low, high = moments.support(prior)
     noted = np.clip(path.noted, low, high)[:, None]
     played = [np.clip(r, low, high) for r in (path.lowest, path.thresholds)]
-    terms = stability(path, least_density(prior, np.minimum(played[0], noted), np.maximum(played[1], noted)))
+    # Each round adds min(loss, g²/(2 w μ)) at most, g being 1 - α above the score and α below it. No score is noted
+    # between a threshold and what it may have been before a head raised it.
+    density = moments.least_density(prior, np.minimum(played[0], noted), np.maximum(played[1], noted))
+    paid = [pinball(np, r, path.noted[:, None], levels) for r in (path.lowest, path.thresholds)]
+    slope = np.where(path.thresholds > path.noted[:, None], 1 - levels, levels)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        smooth = slope**2 / (2 * path.weights[:, None] * density)
+    most = np.maximum(*paid)
+    terms = np.where(most == 0, 0, np.fmin(most, smooth))
 
     # The regulariser of round t is w_t·away(r) + pull(r). Corrected pulls upwards, but at level 0.
     level = levels if path.head is None else np.where(levels > 0, 1.0, 0.0)
@@ -290,8 +286,7 @@ def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarr
         terms[1:] += beta * np.where((fall > 0) & (later > 0), fall * later, 0)
     if path.noted is not path.scores:
         scores, error = path.scores[:, None], (path.noted - path.scores)[:, None]
-        noted_loss = np.minimum(*(pinball(np, r, path.noted[:, None], levels) for r in (path.lowest, path.thresholds)))
-        terms += pinball(np, path.thresholds, scores, levels) - noted_loss
+        terms += pinball(np, path.thresholds, scores, levels) - np.minimum(*paid)
         terms += np.where(error > 0, levels, levels - 1) * error  # by what noting may have raised the comparator's loss
     since_start = beta ** (horizons - 1.0)[:, None]
     past = total_loss(path.past, path.past_weights, comparator, levels)
@@ -299,14 +294,9 @@ def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarr
     at_start = np.zeros(levels.size)  # the first threshold is the prior's quantile, up to rounding
     if path.past.size:
         first = path.lowest[0], path.thresholds[0]
-        at_start = sum(
-            np.minimum(*(part(r) for r in first))
-            for part in (
-                lambda r: beta * total_loss(path.past, path.past_weights, r, levels),
-                lambda r: _times(path.weights[0], away(r)),
-                pull,
-            )
-        )
+        losses = [beta * total_loss(path.past, path.past_weights, r, levels) for r in first]
+        leashes, pulls = [_times(path.weights[0], away(r)) for r in first], [pull(r) for r in first]
+        at_start = np.minimum(*losses) + np.minimum(*leashes) + np.minimum(*pulls)
     return leash + since_start * (beta * past - at_start) + _fading_sum(beta, terms)[horizons - 1]
 
 
