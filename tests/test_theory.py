@@ -114,6 +114,26 @@ def test_concentration():
         theory.concentration([3, 0])
 
 
+@pytest.mark.core
+def test_concentrations_of_other_schedules():
+    """Finds κ = √(1 + h) for √(1 + 2h), h_1 in the place of h_2, and λt/(1 - λ) for λ(t - 1)/(1 - λ)."""
+    t = np.array([1.0, 2.0, 9.0, 100.0])
+    np.testing.assert_allclose(theory.concentration(t, dpc.schedules.ForDelay(4)), [6.0, 3 + 3 * 2**0.5, 12.0, 33.0])
+    lam = 3 / (3 + np.sqrt(t[1:]) - 1)
+    np.testing.assert_allclose(lam * (t[1:] - 1) / (1 - lam), theory.concentration(t[1:], dpc.schedules.ForDelay(4)))
+    np.testing.assert_allclose(theory.concentration(t, dpc.schedules.Constant(0.2)), [0.25, 0.25, 2.0, 24.75])
+
+
+def test_the_objective_is_the_sum_of_its_terms():
+    """Finds h of another round than the coming one, weights that fade from the wrong end, and λ for λ/(1 - λ)."""
+    scores, r, level = np.array([0.2, 0.9, 0.6]), 0.4, 0.3
+    psi, losses = r**2 / 2 - level * r + level / 2, np.array([0.7 * 0.2, 0.3 * 0.5, 0.3 * 0.2])
+    assert theory.ftrl_objective(r, scores, level) == pytest.approx(3 * psi + losses.sum())  # h_4 = √4 + 1
+    found = theory.ftrl_objective(r, scores, level, schedule=dpc.schedules.Constant(0.2), discount=0.9)
+    weight = (0.2 / 0.8 + 0.9**3) / (1 - 0.9)
+    assert found == pytest.approx(weight * psi + 0.9 ** np.array([2, 1, 0]) @ losses)
+
+
 SCHEDULES = {
     "inverse_sqrt": {},
     "dirichlet": {"schedule": dpc.schedules.Dirichlet(3.0)},
