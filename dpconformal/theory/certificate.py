@@ -12,7 +12,7 @@ from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.rounds import round_counts
 from dpconformal.runs import not_at_once
-from dpconformal.theory.checks import checks_of
+from dpconformal.theory.checks import Check, checks_of
 from dpconformal.theory.groups import checks_by_group, group_names, groups_of
 from dpconformal.theory.path import sequences
 from dpconformal.validation import Scalar, check_scalar, is_traced
@@ -176,27 +176,24 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     run = _with_fixed_levels(checked_run(run))
     shape = np.shape(run.thresholds)
     changing = np.ndim(run.levels) == len(shape)
-    found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
-    claimed: list[list[bool]] = []
-    axes = batch_axes(run)
-    lead, coords = shape[:-2], dict[str, Any](check=list(CHECKS), level=np.arange(shape[-1]))
+    axes, lead, coords = batch_axes(run), shape[:-2], dict[str, Any](check=list(CHECKS), level=np.arange(shape[-1]))
     by_group = isinstance(run.learner, Hierarchical) and run.context is not None and not not_at_once(run)
+    found: list[list[Check]] = []  # of each sequence, or of each group of each sequence
     for index, whole in sequences(run, observed=False, changing=True):
         parts = checks_by_group(whole, delta, groups_of(run)) if by_group else [checks_of(whole, delta)]
         # As the user counts rounds, those without a score among them.
         here = np.arange(shape[-2]) if run.mask is None else np.flatnonzero(~np.asarray(run.mask)[index])
         rounds = np.concatenate([[0], here + 1])
-        for made in parts:
-            for name in found:
-                found[name].append(np.stack([getattr(check, name) for check in made]))
-            found["round"][-1] = rounds[found["round"][-1]]
-            claimed.append([check.claimed for check in made])  # which depends on the delay
+        found += [[check._replace(round=rounds[check.round]) for check in checks] for checks in parts]
     if by_group:
         coords["group"] = group_names(run)
         axes, lead = [*axes, "group"], (*lead, len(coords["group"]))
-    stacked = {name: np.array(value).reshape(*lead, len(CHECKS), shape[-1]) for name, value in found.items()}
-    silent = ~np.array(claimed, bool).reshape(*lead, len(CHECKS), 1)
-    verdict = np.where(silent, "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
+    stacked = {}
+    for name in Check._fields:
+        values = np.array([[getattr(check, name) for check in checks] for checks in found])
+        stacked[name] = values.reshape(*lead, len(CHECKS), 1 if name == "claimed" else shape[-1])
+    claimed = stacked.pop("claimed").astype(bool)  # which depends on the delay
+    verdict = np.where(~claimed, "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
     variables: dict[str, Any] = {name: ([*axes, "check", "level"], value) for name, value in stacked.items()}
     variables["verdict"] = ([*axes, "check", "level"], verdict)
     if np.ndim(run.levels) == 1:
@@ -204,13 +201,8 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     elif not changing:
         variables["levels"] = ([*axes[: len(shape) - 2], "level"], np.asarray(run.levels))
     judged = round_counts(run.mask, shape[-2])
-    attrs = {
-        "learner": repr(run.learner),
-        "rounds": int(np.max(judged, initial=0)),
-        "delta": delta,
-        "changing": int(changing),
-    }
-    return Certificate(xr.Dataset(variables, coords, attrs))
+    attrs = {"learner": repr(run.learner), "rounds": int(np.max(judged, initial=0)), "delta": delta}
+    return Certificate(xr.Dataset(variables, coords, attrs | {"changing": int(changing)}))
 
 
 def _with_fixed_levels(run: Replay) -> Replay:

@@ -12,7 +12,7 @@ from dpconformal.compositions import Head, Hierarchical
 from dpconformal.engine.feedback import Delayed, feedback_stream
 from dpconformal.learner import fresh_state, support_of
 from dpconformal.metrics.arrays import arrays_of
-from dpconformal.metrics.coverage import crossed
+from dpconformal.metrics.coverage import find_crossings
 from dpconformal.metrics.loss import regret_curve
 from dpconformal.priors import Uniform
 from dpconformal.replay import Replay
@@ -74,7 +74,7 @@ def no_claim(seen: np.ndarray | Replay) -> Check:
 def order_check(run: Replay) -> Check:
     """Check that no higher level has a smaller threshold: rounds in which a level crosses another."""
     arrays = arrays_of(run)
-    involved = crossed(arrays.thresholds, arrays.levels)[1]
+    involved = find_crossings(arrays.thresholds, arrays.levels)[1]
     nothing = np.zeros(involved.shape[-1])
     return Check(involved.sum(axis=0).astype(float), nothing, nothing, _first_round(involved))
 

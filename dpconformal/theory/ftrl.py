@@ -29,10 +29,8 @@ def regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
 
     Parameters
     ----------
-    r : array_like
-        Thresholds.
-    level : array_like
-        Confidence levels α, which broadcast against the thresholds.
+    r, level : array_like
+        Thresholds, and confidence levels α, which broadcast against them.
     prior : Prior
         P0. In closed form for the priors of this package, by adaptive quadrature for others.
 
@@ -60,10 +58,8 @@ def excess_regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> An
 
     Parameters
     ----------
-    r : array_like
-        Thresholds.
-    level : array_like
-        Confidence levels, which broadcast against the thresholds.
+    r, level : array_like
+        Thresholds, and confidence levels, which broadcast against them.
     prior : Prior
         P0. It need not have a mean.
 
@@ -227,7 +223,7 @@ def ftrl_objective(
     >>> round(float(ftrl_objective(0.4, [0.2, 0.6], level=0.5)), 4)
     0.5552
     """
-    scores, level, weight, weights = _inputs(scores, level, schedule, discount)
+    scores, level, weight, weights = _read_inputs(scores, level, schedule, discount)
     r = np.asarray(as_numbers("r", r), float)
     raise_at("r", r, ~np.isfinite(r), "a threshold must be finite")
     regularized = moments.cdf_integral(prior, r) + level * (moments.mean(prior) - r)
@@ -276,11 +272,13 @@ def ftrl_threshold(
     """
     check_prior("ftrl_threshold", prior)
     levels = np.asarray(as_numbers("level", level), float)
-    found = [_minimise(prior, *_inputs(scores, each, schedule, discount)) for each in levels.ravel()]
+    found = [_minimise(prior, *_read_inputs(scores, each, schedule, discount)) for each in levels.ravel()]
     return np.array(found).reshape(levels.shape)[()] if levels.ndim else found[0]
 
 
-def _inputs(scores: Numbers, level: Scalar, schedule: Any, discount: Scalar | None) -> tuple[Any, float, float, Any]:
+def _read_inputs(
+    scores: Numbers, level: Scalar, schedule: Any, discount: Scalar | None
+) -> tuple[Any, float, float, Any]:
     """Read scores and level, and weigh the objective of the coming round: the regulariser, and each past loss."""
     scores = np.asarray(as_numbers("scores", scores), float)
     if scores.ndim != 1:

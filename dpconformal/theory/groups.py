@@ -34,69 +34,6 @@ class GroupPath(NamedTuple):
     below: np.ndarray  # (T, A), the same without the threshold's own mass
 
 
-def group_path(run: Replay) -> GroupPath:
-    """Go through a run of a hierarchical belief again."""
-    with jax.enable_x64(np.asarray(run.scores).dtype == np.float64):
-        thresholds = jnp.asarray(run.thresholds)
-        found = np.asarray(read_again(run, _trace, thresholds), float)
-    depth, levels = nodes_of(run.learner.tree).paths.shape[1], thresholds.shape[-1]
-    parts = np.split(found, [depth, 2 * depth, 2 * depth + levels], axis=-1)
-    nodes = np.asarray(run.context)
-    return GroupPath(nodes if run.mask is None else nodes[~np.asarray(run.mask)], *parts)
-
-
-def _trace(learner: Hierarchical, state: Any, score: Any, thresholds: Any, context: Any) -> Any:
-    del score
-    belief, (path, _, _, totals) = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
-    ends = belief.cdf(thresholds), belief.cdf(thresholds, side="left")
-    return jnp.concatenate([path.weights, totals, *ends])
-
-
-def _strength(weights: np.ndarray) -> np.ndarray:
-    """Compute the concentration of a group in each of its rounds, h_n = λ_n (n - 1)/(1 - λ_n), in scores."""
-    count = np.arange(weights.size)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(count > 0, weights * count / (1 - weights), 0.0)
-
-
-def bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: np.ndarray) -> np.ndarray:
-    """Bound the regret of a group at every horizon: the terms of :func:`group_regret_bound`."""
-    here, depth = np.flatnonzero(path.nodes == group), int(nodes_of(learner.tree).levels[group])
-    low, high = moments.support(learner.prior)
-    steep, width, count = steepest(levels), high - low, np.arange(here.size)
-    above, strength = path.weights[here, :depth], _strength(path.weights[here, depth])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        curved = strength * above.prod(axis=1) * float(strong_convexity(learner.prior)) * width
-        swings = steep * np.minimum(1, steep / (2 * curved[:, None]))  # in the first round everything
-        moved = _movement(above, path.totals[here, :depth])
-        drifts = strength[:-1] * moved + np.maximum(strength[:-1] - strength[1:], 0)
-        drifts = np.concatenate([np.zeros(min(here.size, 1)), np.where(count[:-1] > 0, drifts, 0.0)])
-        bound = width * (steep * (strength + np.cumsum(drifts))[:, None] + np.cumsum(swings, axis=0))
-    if learner.bins is not None:
-        bound += bin_cost(width, learner.bins, learner.rounding) * (count + 1)[:, None]
-    return np.where(np.isnan(bound), np.inf, bound)  # with a weight of 1 a group never learns
-
-
-def _movement(weights: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Bound by how much the parent's belief has changed from each round of a group to its next, in total variation."""
-    moved = np.zeros(max(len(weights) - 1, 0))
-    for d in range(weights.shape[1]):
-        old, new = weights[:-1, d], weights[1:, d]
-        fresh = np.where(totals[1:, d] > 0, 1 - totals[:-1, d] / np.where(totals[1:, d] > 0, totals[1:, d], 1), 0)
-        moved = np.abs(old - new) + np.minimum(old, new) * moved + (1 - np.maximum(old, new)) * fresh
-    return np.minimum(moved, 1)
-
-
-def bounded_groups(run: Replay) -> list[int]:
-    """List the groups without groups below them, if the run had a fresh start on a bounded support, and no delay."""
-    nodes = nodes_of(run.learner.tree)
-    above = set(nodes.paths[np.arange(len(nodes.levels)), np.maximum(nodes.levels - 1, 0)][nodes.levels > 0].tolist())
-    late = run.delay is None or np.any(np.asarray(run.delay))
-    if run.start is not None or late or not np.isfinite(moments.support(run.learner.prior)).all():
-        return []
-    return [group for group in range(nodes.groups) if group not in above]
-
-
 def group_regret_bound(run: Replay) -> "xr.Dataset":
     """
     Bound the regret of every group of a run, whatever the scores.
@@ -149,6 +86,51 @@ def group_regret_bound(run: Replay) -> "xr.Dataset":
     return xr.Dataset({"regret": found.regret, "bound": bound, "rounds": found.rounds})
 
 
+def bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: np.ndarray) -> np.ndarray:
+    """Bound the regret of a group at every horizon: the terms of :func:`group_regret_bound`."""
+    here, depth = np.flatnonzero(path.nodes == group), int(nodes_of(learner.tree).levels[group])
+    low, high = moments.support(learner.prior)
+    steep, width, count = steepest(levels), high - low, np.arange(here.size)
+    above, strength = path.weights[here, :depth], _strength(path.weights[here, depth])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        curved = strength * above.prod(axis=1) * float(strong_convexity(learner.prior)) * width
+        swings = steep * np.minimum(1, steep / (2 * curved[:, None]))  # in the first round everything
+        moved = _movement(above, path.totals[here, :depth])
+        drifts = strength[:-1] * moved + np.maximum(strength[:-1] - strength[1:], 0)
+        drifts = np.concatenate([np.zeros(min(here.size, 1)), np.where(count[:-1] > 0, drifts, 0.0)])
+        bound = width * (steep * (strength + np.cumsum(drifts))[:, None] + np.cumsum(swings, axis=0))
+    if learner.bins is not None:
+        bound += bin_cost(width, learner.bins, learner.rounding) * (count + 1)[:, None]
+    return np.where(np.isnan(bound), np.inf, bound)  # with a weight of 1 a group never learns
+
+
+def _movement(weights: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Bound by how much the parent's belief has changed from each round of a group to its next, in total variation."""
+    moved = np.zeros(max(len(weights) - 1, 0))
+    for d in range(weights.shape[1]):
+        old, new = weights[:-1, d], weights[1:, d]
+        fresh = np.where(totals[1:, d] > 0, 1 - totals[:-1, d] / np.where(totals[1:, d] > 0, totals[1:, d], 1), 0)
+        moved = np.abs(old - new) + np.minimum(old, new) * moved + (1 - np.maximum(old, new)) * fresh
+    return np.minimum(moved, 1)
+
+
+def _strength(weights: np.ndarray) -> np.ndarray:
+    """Compute the concentration of a group in each of its rounds, h_n = λ_n (n - 1)/(1 - λ_n), in scores."""
+    count = np.arange(weights.size)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(count > 0, weights * count / (1 - weights), 0.0)
+
+
+def bounded_groups(run: Replay) -> list[int]:
+    """List the groups without groups below them, if the run had a fresh start on a bounded support, and no delay."""
+    nodes = nodes_of(run.learner.tree)
+    above = set(nodes.paths[np.arange(len(nodes.levels)), np.maximum(nodes.levels - 1, 0)][nodes.levels > 0].tolist())
+    late = run.delay is None or np.any(np.asarray(run.delay))
+    if run.start is not None or late or not np.isfinite(moments.support(run.learner.prior)).all():
+        return []
+    return [group for group in range(nodes.groups) if group not in above]
+
+
 def checks_by_group(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Check, ...]]:
     """
     Check order, optimality, regret, discounted regret and coverage of some groups.
@@ -196,3 +178,21 @@ def group_names(run: Replay) -> list[Any]:
     """Name the groups of a run, or number them."""
     names = nodes_of(run.learner.tree).names
     return [(names[group] if group >= 0 else "(none)") if names else group for group in groups_of(run)]
+
+
+def group_path(run: Replay) -> GroupPath:
+    """Go through a run of a hierarchical belief again."""
+    with jax.enable_x64(np.asarray(run.scores).dtype == np.float64):
+        thresholds = jnp.asarray(run.thresholds)
+        found = np.asarray(read_again(run, _trace, thresholds), float)
+    depth, levels = nodes_of(run.learner.tree).paths.shape[1], thresholds.shape[-1]
+    parts = np.split(found, [depth, 2 * depth, 2 * depth + levels], axis=-1)
+    nodes = np.asarray(run.context)
+    return GroupPath(nodes if run.mask is None else nodes[~np.asarray(run.mask)], *parts)
+
+
+def _trace(learner: Hierarchical, state: Any, score: Any, thresholds: Any, context: Any) -> Any:
+    del score
+    belief, (path, _, _, totals) = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
+    ends = belief.cdf(thresholds), belief.cdf(thresholds, side="left")
+    return jnp.concatenate([path.weights, totals, *ends])

@@ -21,10 +21,8 @@ def coverage_bound(t: Numbers, level: Numbers, delta: Scalar = 0.05, schedule: A
 
     Parameters
     ----------
-    t : array_like
-        Rounds, counted from 1.
-    level : array_like
-        α, which broadcasts against the rounds.
+    t, level : array_like
+        Rounds, counted from 1, and α, which broadcasts against them.
     delta : float
         δ in (0, 1).
     schedule : Schedule or callable, optional
@@ -60,10 +58,8 @@ def excess_risk_bound(
 
     Parameters
     ----------
-    t : array_like
-        Rounds, counted from 1.
-    level : array_like
-        α, which broadcasts against the rounds.
+    t, level : array_like
+        Rounds, counted from 1, and α, which broadcasts against them.
     delta : float
         δ in (0, 1).
     prior : Prior
@@ -109,12 +105,8 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
 
     Parameters
     ----------
-    level : array_like
-        ℓ.
-    count : array_like
-        n, the number of scores seen.
-    concentration : array_like
-        a; with λ_t = 1/√t, that of round n + 1: :func:`concentration`.
+    level, count, concentration : array_like
+        ℓ, the number n of scores seen, and a; with λ_t = 1/√t, that of round n + 1: :func:`concentration`.
 
     Returns
     -------
@@ -158,12 +150,8 @@ def corrected_level(level: Numbers, count: Numbers, concentration: Numbers) -> A
 
     Parameters
     ----------
-    level : array_like
-        ℓ, the coverage wanted.
-    count : array_like
-        n, the number of scores seen.
-    concentration : array_like
-        a.
+    level, count, concentration : array_like
+        ℓ, the coverage wanted, the number n of scores seen, and a.
 
     Returns
     -------

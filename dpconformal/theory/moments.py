@@ -84,7 +84,7 @@ def functions_of(prior: Any) -> Functions:
     low, high = support(prior)
 
     def cdf_at(x: Any) -> Any:
-        return _evaluated(_cdf_of, prior, x)
+        return _evaluate(_cdf_of, prior, x)
 
     def integral_to(x: Any) -> Any:
         points, place = np.unique(np.clip(x, low, high), return_inverse=True)
@@ -101,7 +101,7 @@ def functions_of(prior: Any) -> Functions:
         first = np.min(a, where=np.isfinite(a), initial=np.inf)
         last = np.max(b, where=np.isfinite(b), initial=-np.inf)
         grid = np.linspace(first, last, 4097)
-        density = _evaluated(_density_of, prior, grid)
+        density = _evaluate(_density_of, prior, grid)
         found = _least_between(grid, np.minimum(density[1:], density[:-1]), a, b)
         return np.where(bounded & (a >= low) & (b <= high), found, 0.0)  # far out a density vanishes
 
@@ -202,14 +202,14 @@ def _(prior: Histogram) -> Functions:
 def _(prior: Mixture) -> Functions:
     parts = [functions_of(component) for component in prior.components]
 
-    def mixed(name: str) -> Callable[..., Any]:
+    def mix(name: str) -> Callable[..., Any]:
         def total(*points: Any) -> Any:
             terms = (w * getattr(part, name)(*points) for w, part in zip(prior.weights, parts, strict=True))
             return functools.reduce(np.add, terms)
 
         return total
 
-    return Functions(*(mixed(name) for name in Functions._fields))
+    return Functions(*(mix(name) for name in Functions._fields))
 
 
 def _falling(
@@ -299,7 +299,7 @@ _density_of = jax.jit(lambda prior, x: prior.density(x))
 _CHUNK = 512  # points that one compiled program serves, whatever their number
 
 
-def _evaluated(function: Callable[[Any, Any], Any], prior: Any, x: Any) -> Any:
+def _evaluate(function: Callable[[Any, Any], Any], prior: Any, x: Any) -> Any:
     """Evaluate a prior in float64, a chunk of points at a time."""
     chunks = np.pad(np.ravel(x), (0, -np.size(x) % _CHUNK), constant_values=0.5).reshape(-1, _CHUNK)
     with jax.enable_x64(True):

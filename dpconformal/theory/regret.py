@@ -19,10 +19,8 @@ def regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0) -> Any:
 
     Parameters
     ----------
-    rounds : array_like
-        T.
-    level : array_like
-        α, which broadcasts against the rounds.
+    rounds, level : array_like
+        T and α, which broadcast against each other.
     width : float
         R, the width of the support.
 
@@ -51,10 +49,8 @@ def quantized_regret_bound(
 
     Parameters
     ----------
-    rounds : array_like
-        T.
-    level : array_like
-        α, which broadcasts against the rounds.
+    rounds, level : array_like
+        T and α, which broadcast against each other.
     bins : array_like, optional
         How many, which broadcasts against the rounds; ⌈√T⌉ by default, for which the addition is at most R√T, or R√T/2.
     width : float
@@ -101,10 +97,8 @@ def corrected_regret_bound(rounds: Numbers, level: Numbers, width: Scalar = 1.0)
 
     Parameters
     ----------
-    rounds : array_like
-        T.
-    level : array_like
-        α, which broadcasts against the rounds.
+    rounds, level : array_like
+        T and α, which broadcast against each other.
     width : float
         R, the width of the support.
 
@@ -135,10 +129,8 @@ def discounted_regret_bound(
 
     Parameters
     ----------
-    rounds : array_like
-        T; ``numpy.inf`` for the limit.
-    level, discount : array_like
-        α and β in (0, 1), which broadcast against the rounds.
+    rounds, level, discount : array_like
+        T, ``numpy.inf`` for the limit, α, and β in (0, 1), which broadcast against each other.
     width : float
         R, the width of the support.
     weight : float, optional
@@ -177,10 +169,8 @@ def discounted_lower_bound(rounds: Numbers, level: Numbers, discount: Numbers, w
 
     Parameters
     ----------
-    rounds : array_like
-        T; ``numpy.inf`` for the limit.
-    level, discount : array_like
-        α, and β in (0, 1], which broadcast against the rounds; with β = 1 the ordinary regret is meant.
+    rounds, level, discount : array_like
+        T, ``numpy.inf`` for the limit, α, and β in (0, 1], which broadcast; with β = 1 the ordinary regret is meant.
     width : float
         R, the width of the support.
 
@@ -222,10 +212,8 @@ def delayed_regret_bound(
 
     Parameters
     ----------
-    rounds : array_like
-        T, finite.
-    level, delay : array_like
-        α, and h: a score is observed after the round that is h rounds later. Both broadcast against the rounds.
+    rounds, level, delay : array_like
+        T, finite, α, and h: a score is observed after the round that is h rounds later. They broadcast.
     width : float
         R, the width of the support.
     schedule : Schedule or callable, optional
