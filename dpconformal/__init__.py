@@ -25,12 +25,11 @@ from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
 from dpconformal.checkpoints import Checkpoint, load, save
 from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, auto
-from dpconformal.conformal import Conformal, conformalize
+from dpconformal.conformal import Conformal, Online, conformalize
 from dpconformal.engine.compilation import compilation_cache
 from dpconformal.engine.feedback import Delayed
 from dpconformal.engine.memory import TooLarge
 from dpconformal.learner import Learner
-from dpconformal.online import Online
 from dpconformal.panel.fitting import fit_belief
 from dpconformal.panel.replaying import replay_panel
 from dpconformal.replay import Replay, Summary, replay

@@ -105,9 +105,19 @@ class EllipsoidRegion(NamedTuple):
         return self.centre[..., None, None, :] + self.radius[..., None, None] * path[..., None, :, :]
 
 
+class _VectorScore:
+    """What distances of vectors share: one stream of scores, from 0."""
+
+    sides: ClassVar[int] = 1
+
+    def bounds(self, predictions: Any) -> tuple[float, float]:
+        """Return the ends of the half-line."""
+        return 0.0, math.inf
+
+
 @register(static=("order",))
 @dataclass(frozen=True)
-class Norm:
+class Norm(_VectorScore):
     """
     Distance of a vector to its prediction. Sets are balls of that distance.
 
@@ -128,7 +138,6 @@ class Norm:
     """
 
     order: Scalar = 2.0
-    sides: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if not (isinstance(self.order, (int, float)) and self.order >= 1) or 1e300 < self.order < float("inf"):
@@ -149,14 +158,10 @@ class Norm:
         radius = read_thresholds(xp, thresholds, _vectors(centre).shape[:-1], centre.dtype)
         return Ball(centre.astype(radius.dtype), radius, self.order)
 
-    def bounds(self, predictions: Numbers) -> tuple[float, float]:
-        """Return the ends of the half-line."""
-        return 0.0, math.inf
-
 
 @register()
 @dataclass(frozen=True)
-class Ellipsoid:
+class Ellipsoid(_VectorScore):
     """
     Distance of Mahalanobis, s = √((y - ŷ)ᵀ Σ⁻¹ (y - ŷ)). Sets are ellipsoids.
 
@@ -175,7 +180,6 @@ class Ellipsoid:
     """
 
     covariance: Any = None
-    sides: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.covariance is None or is_traced(self.covariance):
@@ -186,39 +190,33 @@ class Ellipsoid:
         _factor(np, matrix, "Ellipsoid.covariance")
         object.__setattr__(self, "covariance", matrix)
 
-    def _read(self, xp: Any, predictions: Any) -> tuple[Any, Any]:
-        if self.covariance is None:
-            if not (isinstance(predictions, (tuple, list)) and len(predictions) == 2):
-                raise ValueError("predictions must be a pair of means and covariances, for Ellipsoid has none")
-            centre, matrix = reals(xp, **{"predictions[0]": predictions[0], "predictions[1]": predictions[1]})
-            same_shape("predictions[1]", matrix, (*_vectors(centre).shape, centre.shape[-1]), "a matrix for each mean")
-            return centre, matrix
-        centre, matrix = reals(xp, predictions=predictions, covariance=self.covariance)
-        size = matrix.shape[-1]
-        same_shape("predictions", centre, (*centre.shape[:-1], size), f"as the covariance is {matrix.shape}")
-        return centre, xp.broadcast_to(matrix, (*centre.shape, size))
+    def _centre_and_factor(self, xp: Any, predictions: Any) -> tuple[Any, Any]:
+        if self.covariance is not None:
+            centre, matrix = reals(xp, predictions=predictions, covariance=self.covariance)
+            size = matrix.shape[-1]
+            same_shape("predictions", centre, (*centre.shape[:-1], size), f"as the covariance is {matrix.shape}")
+            return centre, xp.broadcast_to(_factor(xp, matrix, "Ellipsoid.covariance"), (*centre.shape, size))
+        if not (isinstance(predictions, (tuple, list)) and len(predictions) == 2):
+            raise ValueError("predictions must be a pair of means and covariances, for Ellipsoid has none")
+        centre, matrix = reals(xp, **{"predictions[0]": predictions[0], "predictions[1]": predictions[1]})
+        same_shape("predictions[1]", matrix, (*_vectors(centre).shape, centre.shape[-1]), "a matrix for each mean")
+        return centre, _factor(xp, matrix, "predictions[1]")
 
     def __call__(self, predictions: Any, labels: Numbers) -> Any:
         """Score each label."""
         xp = namespace(predictions, labels, self.covariance if is_traced(self.covariance) else None)
-        centre, matrix = self._read(xp, predictions)
+        centre, factor = self._centre_and_factor(xp, predictions)
         (labels,) = reals(xp, labels=labels)
         same_shape("labels", labels, centre.shape, "one vector for each prediction")
-        factor = _factor(xp, matrix, "predictions[1]")
         step = (labels.astype(centre.dtype) - centre)[..., None]
         return xp.linalg.norm(xp.linalg.solve(factor, step)[..., 0], 2, -1)
 
     def set(self, predictions: Any, thresholds: Numbers) -> EllipsoidRegion:
         """Invert thresholds to ellipsoids."""
         xp = namespace_of_sets((predictions, self.covariance if is_traced(self.covariance) else None), thresholds)
-        centre, matrix = self._read(xp, predictions)
+        centre, factor = self._centre_and_factor(xp, predictions)
         radius = read_thresholds(xp, thresholds, centre.shape[:-1], centre.dtype)
-        factor = _factor(xp, matrix, "predictions[1]")
         return EllipsoidRegion(centre.astype(radius.dtype), factor.astype(radius.dtype), radius)
-
-    def bounds(self, predictions: Any) -> tuple[float, float]:
-        """Return the ends of the half-line."""
-        return 0.0, math.inf
 
 
 def _from_centre(centre: Any, labels: Numbers) -> tuple[Any, Any]:
