@@ -167,10 +167,10 @@ def by_group(run: Replay, groups: Any = None, names: Any = None) -> "xr.Dataset"
         raise ValueError(f"groups has leading axes {members.shape[1:-1]}, and the run {batch}: pass the run's, or none")
     if names is not None and len(names) != len(members):
         raise ValueError(f"names has {len(names)} entries, and there are {len(members)} groups")
-    judged = np.ones((*batch, rounds), bool) if run.mask is None else ~np.asarray(run.mask)
+    observed = np.ones((*batch, rounds), bool) if run.mask is None else ~np.asarray(run.mask)
     if members.ndim == 2:  # the same for every sequence
         members = members.reshape(len(members), *[1] * len(batch), rounds)
-    members = members & judged
+    members = members & observed
     shape = (*batch, len(members), thresholds.shape[-1])
     found = {name: np.full(shape, np.nan) for name in ("coverage", "loss", "threshold", "regret")}
     for index in np.ndindex(shape[:-1]):

@@ -200,8 +200,8 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
         coords["level"] = as_written(np.asarray(run.levels))
     elif not changing:
         variables["levels"] = ([*axes[: len(shape) - 2], "level"], np.asarray(run.levels))
-    judged = round_counts(run.mask, shape[-2])
-    attrs = {"learner": repr(run.learner), "rounds": int(np.max(judged, initial=0)), "delta": delta}
+    longest = int(np.max(round_counts(run.mask, shape[-2]), initial=0))
+    attrs = {"learner": repr(run.learner), "rounds": longest, "delta": delta}
     return Certificate(xr.Dataset(variables, coords, attrs | {"changing": int(changing)}))
 
 

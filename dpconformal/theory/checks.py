@@ -268,7 +268,7 @@ class Known(NamedTuple):
     """What a run with a delay knew."""
 
     scores: np.ndarray  # (K,), that became known, in that order
-    before: np.ndarray  # (N,), how many of them before each round that is judged
+    before: np.ndarray  # (N,), how many of them before each round that has a score
     start: Any  # the learner's own state, before them
 
 
