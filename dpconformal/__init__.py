@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI, MultiMVP, MultiOGD
     from dpconformal.checkpoints import Checkpoint, load, save
     from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, auto
-    from dpconformal.conformal import Conformal, conformalize
-    from dpconformal.online import Online
+    from dpconformal.conformal import Conformal, Online, conformalize
     from dpconformal.panel.fitting import fit_belief
     from dpconformal.panel.replaying import replay_panel
     from dpconformal.report import report
@@ -114,8 +113,7 @@ _NAMES = {
     "baselines": ("ACI", "MVP", "OGD", "PID", "SAOCP", "SFOGD", "AgACI", "DtACI", "MultiMVP", "MultiOGD"),
     "checkpoints": ("Checkpoint", "load", "save"),
     "compositions": ("Aggregate", "Corrected", "Credible", "Hierarchical", "auto"),
-    "conformal": ("Conformal", "conformalize"),
-    "online": ("Online",),
+    "conformal": ("Conformal", "Online", "conformalize"),
     "panel.fitting": ("fit_belief",),
     "panel.replaying": ("replay_panel",),
     "report.page": ("report",),

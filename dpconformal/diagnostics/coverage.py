@@ -13,8 +13,7 @@ from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
 from dpconformal.theory import coverage_bound
-from dpconformal.theory.checks import Line, no_claim
-from dpconformal.theory.checks import coverage as coverage_line
+from dpconformal.theory.checks import Check, coverage_check, no_claim
 from dpconformal.theory.path import path_of, sequences
 from dpconformal.validation import Scalar, check_float, check_int
 
@@ -91,12 +90,12 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     return data.assign_attrs(attrs | {"prob": float(prob), "delta": delta})
 
 
-def _line(sequence: Replay, delta: float) -> Line:
+def _line(sequence: Replay, delta: float) -> Check:
     """Hold one sequence to the band; where scores became known late, nothing is claimed."""
     run = sequence.observed()
     if not_at_once(sequence):
-        return no_claim(np.full(len(run.levels), np.nan))
-    return coverage_line(run, path_of(run), delta)
+        return no_claim(run)
+    return coverage_check(run, path_of(run), delta)
 
 
 def clopper_pearson(count: np.ndarray, rounds: int, tail: float) -> tuple[np.ndarray, np.ndarray]:

@@ -11,9 +11,8 @@ from scipy import special
 
 from dpconformal.diagnostics.uniformity import Uniformity, uniformity
 from dpconformal.dirichlet.stick_breaking import dirichlet
+from dpconformal.theory import concentration as concentration_of
 from dpconformal.theory import moments
-from dpconformal.theory.iid import concentration
-from dpconformal.theory.iid import concentration as concentration_of
 from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, check_int, raise_at
 
 BLOCKS = 20  # at least, where the record has so many scores
@@ -281,7 +280,7 @@ def credible_pits(
     """
     count, datasets = check_int("count", count, 0), check_int("datasets", datasets, 1)
     level = float(check_float("level", level, 0.0, 1.0, open_low=True, open_high=True))
-    weight = float(concentration(count + 1, schedule))
+    weight = float(concentration_of(count + 1, schedule))
     if not np.isfinite(weight):
         raise ValueError(
             f"schedule gives the prior all the weight in round {count + 1}: there is no posterior to check"

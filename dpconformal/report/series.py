@@ -20,8 +20,7 @@ from dpconformal.replay import Replay
 from dpconformal.report.curves import TAIL, blocks_of, chance_band, curves_of, pit_histogram
 from dpconformal.runs import not_at_once
 from dpconformal.theory import certify
-from dpconformal.theory.checks import regret_and_bound
-from dpconformal.theory.delay import delayed_regret, known_of
+from dpconformal.theory.checks import delayed_regret, known_of, regret_and_bound
 from dpconformal.theory.path import discounted_regret, path_of, sequences
 
 LONGEST = 200_000  # rounds, beyond which bounds and certificates take longer than a reader waits
