@@ -363,9 +363,9 @@ def test_coordinates_are_levels_as_written_whatever_the_precision():
     assert tree["constant_data"]["threshold"].sel(level=0.9).size == 5
 
 
-def test_without_arviz_there_is_a_clear_error(monkeypatch):
+def test_without_arviz_plots_there_is_a_clear_error(monkeypatch):
     import sys
 
-    monkeypatch.setitem(sys.modules, "arviz_base", None)
-    with pytest.raises(ImportError, match=r"this needs arviz_base: pip install '\.\[arviz\]'"):
-        to_datatree({"posterior": {"mu": np.zeros((2, 5))}})
+    monkeypatch.setitem(sys.modules, "arviz_plots", None)
+    with pytest.raises(ImportError, match=r"this plot needs arviz_plots: pip install '\.\[plots\]'"):
+        dpc.diagnostics.plot_ecdf_pit([0.2, 0.6])

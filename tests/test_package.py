@@ -22,8 +22,8 @@ import jax, sys
 before = dict(jax.config.values)
 import dpconformal
 assert jax.config.values == before
-heavy = "numpyro arviz matplotlib rich typer pandas xarray scipy.stats arch sklearn pyarrow"
-print([module for module in heavy.split() if module in sys.modules])
+heavy = "arviz_base arviz_stats arviz_plots numpyro matplotlib rich typer pandas xarray scipy.stats arch sklearn"
+print([module for module in [*heavy.split(), "pyarrow"] if module in sys.modules])
 """
     assert run_python(code) == "[]"
 

@@ -78,7 +78,7 @@ def test_the_window_is_a_tenth_of_the_run_and_its_band_that_of_one_window(writte
     one = held(written)["series"][0]
     assert one["window"] == {"blocks": 25, "rounds": 50}
     band = unpacked_rows(one["chance"])[:, 900] * 50  # level 0.9
-    np.testing.assert_allclose(band, dpc.diagnostics.windows.window_band(0.9, 50, 50), atol=0.01)
+    np.testing.assert_allclose(band, dpc.diagnostics.coverage.window_band(0.9, 50, 50), atol=0.01)
 
 
 def test_the_histogram_is_that_of_the_pits(run, written):

@@ -1,6 +1,5 @@
-"""ArviZ on demand, by its parts: the one place that imports them."""
+"""Runs, draws and fits as the trees of labelled arrays that ArviZ works on."""
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -11,15 +10,6 @@ from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run, obser
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, Summary
 from dpconformal.validation import Numbers
-
-
-def arviz(part: str) -> Any:
-    """Import a part of ArviZ."""
-    try:
-        return importlib.import_module(f"arviz_{part}")
-    except ImportError as error:
-        raise ImportError(f"this needs arviz_{part}: pip install '.[arviz]' in a clone of dpconformal") from error
-
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -56,7 +46,7 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
     xarray.DataTree
         The groups. Ask a group for ``["level"]``, since ``.level`` is its depth in the tree. Store it with
         ``tree.to_netcdf(path, engine="h5netcdf")`` or ``tree.to_zarr(path, consolidated=False)``, and read it with
-        ``xarray.open_datatree``.
+        ``xarray.open_datatree``; the packages for both come with the extra ``panel``.
 
     Examples
     --------
@@ -72,7 +62,9 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
             if value is not None:
                 raise ValueError(f"{name} is given: only draws and fits are asked for F and q; leave it out")
         if isinstance(data, dict):
-            tree: xr.DataTree = arviz("base").from_dict(data)
+            import arviz_base
+
+            tree: xr.DataTree = arviz_base.from_dict(data)
             return tree
         return xr.DataTree.from_dict(_run_groups(data), name="run")
     if not (hasattr(data, "cdf") and hasattr(data, "quantile")):

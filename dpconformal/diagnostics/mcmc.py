@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.diagnostics.datatree import arviz, to_datatree
+from dpconformal.diagnostics.datatree import to_datatree
 from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, raise_at
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
     >>> table.loc["location", "verdict"], bool(table.loc["location", "r_hat"] < 1.01)
     ('good', True)
     """
+    from arviz_stats.summary import summary as tabulate
+
     tree = data if hasattr(data, "children") else to_datatree(data, x, levels)
     if hasattr(data, "children") and not (x is None and levels is None):
         raise ValueError("x and levels are given: a tree already has its points; leave them out")
@@ -61,7 +63,7 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
     chains = tree["posterior"].sizes["chain"]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # r_hat of a constant is 0/0
-        table = arviz("stats").summary(tree, var_names=names, kind="all", round_to="none")
+        table = tabulate(tree, var_names=names, kind="all", round_to="none")
         constant = _constant(tree["posterior"], names)
     table = table[["mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat"]].astype(float)
     table["verdict"] = [
@@ -85,11 +87,12 @@ def _names(posterior: Any, names: Any) -> list[str]:
 def _constant(posterior: Any, names: list[str]) -> Any:
     """Tell which numbers are the same in every draw: their distance to the first is 0, where sd may be rounding."""
     import xarray as xr
+    from arviz_stats.summary import summary as tabulate
 
     values = posterior.to_dataset()[names]
     apart = abs(values - values.isel(chain=0, draw=0, drop=True))
     tree = xr.DataTree.from_dict({"posterior": apart})
-    table = arviz("stats").summary(tree, var_names=names, kind="stats", round_to="none")
+    table = tabulate(tree, var_names=names, kind="stats", round_to="none")
     return table["mean"].to_numpy(float) == 0
 
 
@@ -149,20 +152,25 @@ def plot_ecdf_pit(pits: Any, prob: Scalar = 0.95, coverage: bool = False, **opti
     >>> picture = plot_ecdf_pit(np.random.default_rng(0).random(100))  # doctest: +SKIP
     """
     prob = float(check_float("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
-    draw = arviz("plots").plot_ecdf_pit
+    try:
+        from arviz_plots import plot_ecdf_pit as draw
+    except ImportError as error:
+        raise ImportError("this plot needs arviz_plots: pip install '.[plots]' in a clone of dpconformal") from error
     name = "envelope_prob" if "envelope_prob" in inspect.signature(draw).parameters else "ci_prob"
     return draw(as_datatree(pits), coverage=coverage, **{"backend": "matplotlib", name: prob, **options})
 
 
 def as_datatree(pits: Any) -> Any:
     """Put PITs where ArviZ looks for those of simulation-based calibration."""
+    import arviz_base
+
     pits = getattr(pits, "pits", pits)
     named = pits if isinstance(pits, dict) else {"pit": pits}
     chains = {key: _chain(key, value) for key, value in named.items()}
     sizes = {key: chain.size for key, chain in chains.items()}
     if len(set(sizes.values())) > 1:
         raise ValueError(f"pits have unequal lengths, {sizes}: ArviZ draws them over the same rounds")
-    return arviz("base").from_dict({"prior_sbc": chains})
+    return arviz_base.from_dict({"prior_sbc": chains})
 
 
 def _chain(name: str, values: Numbers) -> np.ndarray:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpconformal.dirichlet.backend import numpyro, numpyro_distributions
 from dpconformal.dirichlet.evidence import bin_counts, log_likelihood
 from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.priors import Uniform
@@ -306,16 +305,18 @@ class ConcentrationModel:
 
     def __call__(self) -> None:
         """State the model to NumPyro."""
-        dist, dtype = numpyro_distributions(), jnp.result_type(float)
-        hyperprior = self.hyperprior or dist.LogNormal(math.log(MEDIAN), SPREAD)
-        a = numpyro().sample("concentration", hyperprior)
+        import numpyro
+
+        dtype = jnp.result_type(float)
+        hyperprior = self.hyperprior or numpyro.distributions.LogNormal(math.log(MEDIAN), SPREAD)
+        a = numpyro.sample("concentration", hyperprior)
         # Γ(x + c)/Γ(x) as the product that it is. As a difference of log Γ, which DirichletMultinomial takes, it is
         # lost to rounding for a large a, and its noise there can trap a chain at 10¹⁸.
         bins = np.repeat(np.arange(self.counts.size), self.counts.astype(int))
         place = np.arange(self.total) - np.searchsorted(bins, bins)  # of each score among those of its bin
         above = a * jnp.asarray(self.masses[bins], dtype) + jnp.asarray(place, dtype)
         below = a + jnp.arange(self.total, dtype=dtype)
-        numpyro().factor("counts", jnp.sum(jnp.log(above / below)))
+        numpyro.factor("counts", jnp.sum(jnp.log(above / below)))
 
     def cdf(self, sample: dict[str, Any], x: Float[Array, " X"]) -> Float[Array, " X"]:
         """F(x) given the concentration of one draw."""

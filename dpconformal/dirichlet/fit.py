@@ -8,7 +8,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from dpconformal.dirichlet.backend import numpyro_infer
 from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, check_float, check_int, raise_at
 
 _TOGETHER = 64  # draws evaluated at a time: all at once need memory for draws × points × scores
@@ -131,13 +130,14 @@ def fit(
     >>> found = fit(MixtureModel([0.2, 0.3, 0.9]), jax.random.key(0))  # doctest: +SKIP
     >>> found.threshold([0.5, 0.9])  # doctest: +SKIP
     """
+    import numpyro
+
     if not callable(model) or not all(hasattr(model, name) for name in ("cdf", "quantile", "support")):
         raise ValueError(f"model = {model!r}: pass a model with cdf, quantile and support, such as a MixtureModel")
     warmup, draws, chains = check_int("warmup", warmup, 1), check_int("draws", draws, 1), check_int("chains", chains, 1)
     target = check_float("target_accept_prob", target_accept_prob, 0.0, 1.0, open_low=True, open_high=True)
-    infer = numpyro_infer()
-    sampler = infer.MCMC(
-        infer.NUTS(model, target_accept_prob=target),
+    sampler = numpyro.infer.MCMC(
+        numpyro.infer.NUTS(model, target_accept_prob=target),
         num_warmup=warmup,
         num_samples=draws,
         num_chains=chains,

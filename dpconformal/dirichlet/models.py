@@ -11,7 +11,6 @@ from jax import lax
 from jax.scipy.special import logsumexp, ndtr, ndtri
 from jaxtyping import Array, Float
 
-from dpconformal.dirichlet.backend import numpyro, numpyro_distributions
 from dpconformal.priors import Uniform
 from dpconformal.pytree import register
 from dpconformal.validation import Scalar, as_scores, check_float, check_int, is_traced
@@ -82,17 +81,19 @@ class SticksModel:
 
     def __call__(self) -> None:
         """State the model to NumPyro."""
-        sample, dist, dtype = numpyro().sample, numpyro_distributions(), jnp.result_type(float)
+        import numpyro
+
+        sample, dist, dtype = numpyro.sample, numpyro.distributions, jnp.result_type(float)
         a = jnp.asarray(self.posterior.concentration, dtype)
         if self.sticks > 1:
             sample("sticks", dist.Beta(jnp.ones((), dtype), a).expand([self.sticks - 1]).to_event(1))
         places = sample("places", dist.Uniform().expand([self.sticks]).to_event(1))
-        numpyro().deterministic("atoms", self.posterior.prior.quantile(places))
+        numpyro.deterministic("atoms", self.posterior.prior.quantile(places))
         weights = np.concatenate([np.ones(1), self._counts()])  # the first is the prior's
         held = np.flatnonzero(weights)  # a score that was seen 0 times has no share
         if held.size > 1:  # without scores the prior part is all there is
             shares = sample("held_shares", dist.Dirichlet(jnp.asarray(weights[held], dtype).at[0].set(a)))
-            numpyro().deterministic("shares", jnp.zeros(weights.size, dtype).at[held].set(shares))
+            numpyro.deterministic("shares", jnp.zeros(weights.size, dtype).at[held].set(shares))
 
     def cdf(self, sample: dict[str, Any], x: Float[Array, " X"]) -> Float[Array, " X"]:
         """F(x) of one draw."""
@@ -192,18 +193,20 @@ class MixtureModel:
 
     def __call__(self) -> None:
         """State the model to NumPyro."""
-        sample, dist, dtype = numpyro().sample, numpyro_distributions(), jnp.result_type(float)
+        import numpyro
+
+        sample, dist, dtype = numpyro.sample, numpyro.distributions, jnp.result_type(float)
         a = jnp.asarray(self.concentration, dtype)
         breaks = sample("sticks", dist.Beta(jnp.ones((), dtype), a).expand([self.components - 1]).to_event(1))
         places = sample("places", dist.Uniform().expand([self.components]).to_event(1))
-        locations = numpyro().deterministic("locations", self.prior.quantile(places))
+        locations = numpyro.deterministic("locations", self.prior.quantile(places))
         center = jnp.log(jnp.asarray(self.scale, dtype))
         scales = sample("scales", dist.LogNormal(center, _SCATTER).expand([self.components]).to_event(1))
         x = jnp.asarray(self.scores, dtype)[:, None]
         tiny = jnp.finfo(dtype).tiny  # a stick may be used up, to the last bit
         heights = jnp.log(stick_lengths(breaks) + tiny) - jnp.log(self._mass(locations, scales) * scales)
         bells = -0.5 * ((x - locations[None, :]) / scales[None, :]) ** 2 - 0.5 * math.log(2 * math.pi)
-        numpyro().factor("likelihood", jnp.sum(logsumexp(heights[None, :] + bells, axis=1)))
+        numpyro.factor("likelihood", jnp.sum(logsumexp(heights[None, :] + bells, axis=1)))
 
     def cdf(self, sample: dict[str, Any], x: Float[Array, " X"]) -> Float[Array, " X"]:
         """F(x) of one draw."""

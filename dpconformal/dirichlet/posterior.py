@@ -13,7 +13,6 @@ from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_roun
 from dpconformal.beliefs.weights import check_prior, check_valid_count
 from dpconformal.compositions.credible_level import credible_level, exceedance
 from dpconformal.compositions.heads import lifted
-from dpconformal.dirichlet.backend import numpyro_distributions
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.evidence import beta_shapes, mean_belief, mean_cdf, mean_quantile, spoilt_if_bad
 from dpconformal.priors import Prior
@@ -197,11 +196,13 @@ class Posterior:
         >>> Posterior(dpc.priors.Uniform(), 5.0, [0.2, 0.4, 0.6]).cdf_marginal(0.5).mean
         Array(0.5625, dtype=float...)
         """
+        import numpyro
+
         above, below = beta_shapes(self, as_floats(x))
         if not is_traced(above, below):
             why = "F(x) is 0 or 1 for certain there, which is no Beta distribution; leave the ends of the support out"
             raise_at("x", x, (np.asarray(above) <= 0) | (np.asarray(below) <= 0), why)
-        return numpyro_distributions().Beta(below, above)
+        return numpyro.distributions.Beta(below, above)
 
     def quantile_cdf(self, level: Numbers, x: Numbers) -> Any:
         """
