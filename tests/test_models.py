@@ -12,8 +12,12 @@ import pytest
 from scipy import integrate, stats
 
 from dpconformal.diagnostics.mcmc import summary
-from dpconformal.dirichlet.concentration import ConcentrationModel, concentration_posterior
-from dpconformal.dirichlet.evidence import bin_counts, log_likelihood
+from dpconformal.dirichlet.concentration import (
+    ConcentrationModel,
+    bin_counts,
+    concentration_posterior,
+    log_likelihood,
+)
 from dpconformal.dirichlet.fit import Fit, fit
 from dpconformal.dirichlet.models import MixtureModel, SticksModel
 from dpconformal.dirichlet.posterior import Posterior

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from scipy import special
 
 from dpconformal.diagnostics.uniformity import Uniformity, uniformity
-from dpconformal.dirichlet.stick_breaking import dirichlet
+from dpconformal.dirichlet.samplers import dirichlet
 from dpconformal.theory import moments
 from dpconformal.theory.iid import concentration
 from dpconformal.theory.iid import concentration as concentration_of

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.special import betaln, gammaln
 
-from dpconformal.dirichlet.evidence import bin_counts, log_likelihood
 from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.priors import Uniform
 from dpconformal.pytree import register
@@ -164,6 +164,28 @@ def concentration_posterior(
     return ConcentrationPosterior(np.exp(grid), weights / weights.sum(), prior, values)
 
 
+def bin_counts(scores: Numbers, prior: Any, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """Count scores in bins of equal prior mass, which exist on any support."""
+    bins, values = check_int("bins", bins, 1), np.asarray(checked_scores(scores, moments.support(prior)), float)
+    if values.ndim != 1:
+        raise ValueError(f"scores has shape {values.shape}: pass one sequence, shape (n,)")
+    index = np.minimum((moments.cdf(prior, values) * bins).astype(int), bins - 1)
+    return np.bincount(index, minlength=bins), np.full(bins, 1 / bins)
+
+
+def log_likelihood(a: Numbers, counts: Numbers, masses: Numbers) -> Any:
+    """Log-likelihood of concentrations, Dirichlet-multinomial without the term that has no a."""
+    a, counts, masses = (np.asarray(v, float) for v in (a, counts, masses))
+    held = counts > 0
+    return _log_rising(a[:, None] * masses[held], counts[held]).sum(axis=1) - _log_rising(a, counts.sum())
+
+
+def _log_rising(x: Any, count: Any) -> Any:
+    """Log of x(x + 1)...(x + count - 1): betaln keeps its digits where two gammaln would cancel."""
+    some = np.where(count > 0, count, 1)
+    return np.where(count > 0, gammaln(some) - betaln(x, some), 0.0)
+
+
 def _log_hyperprior(hyperprior: Any) -> Callable[[Any], Any]:
     if hyperprior is None:
         return lambda a: -(((np.log(a) - math.log(MEDIAN)) / SPREAD) ** 2) / 2 - np.log(a)
@@ -300,8 +322,7 @@ class ConcentrationModel:
     @property
     def support(self) -> tuple[Scalar, Scalar]:
         """Ends of the prior's support."""
-        low, high = self.prior.support
-        return low, high
+        return self.prior.support
 
     def __call__(self) -> None:
         """State the model to NumPyro."""

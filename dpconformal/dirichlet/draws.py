@@ -100,12 +100,12 @@ def _cdf(draws: Draws, x: Array) -> Array:
     shared = jax.vmap(_mass, in_axes=(None, 0, None))(draws.atoms, draws.cumulative, x)
     own = jax.vmap(_mass, in_axes=(0, 0, None))(draws.own_atoms, draws.own_cumulative, x)
     value = jnp.minimum(shared + own, 1)  # rounding only
-    spoilt = jnp.isnan(_total(draws)).reshape(-1, *(1,) * x.ndim)
-    return jnp.where(jnp.isnan(x)[None] | spoilt, jnp.nan, value)
+    invalid = jnp.isnan(_total(draws)).reshape(-1, *(1,) * x.ndim)
+    return jnp.where(jnp.isnan(x)[None] | invalid, jnp.nan, value)
 
 
 def _total(draws: Draws) -> Array:
-    """Mass of each draw: 1 but for rounding, NaN if the posterior was spoilt inside jit."""
+    """Mass of each draw: 1 but for rounding, NaN if the posterior was invalid inside jit."""
     parts = [part[:, -1] for part in (draws.cumulative, draws.own_cumulative) if part.shape[-1]]
     return sum(parts, jnp.zeros(draws.cumulative.shape[0], draws.atoms.dtype))
 
@@ -124,8 +124,8 @@ def _quantile(draws: Draws, levels: Array) -> Array:
     total = _total(draws)
     found = jax.vmap(one)(draws.cumulative, draws.own_atoms, draws.own_cumulative, total)
     found = jnp.where(levels[None] <= 0, draws.low, jnp.where(levels[None] >= 1, draws.high, found))
-    spoilt = jnp.isnan(total).reshape(-1, *(1,) * levels.ndim)
-    return jnp.where(jnp.isnan(levels)[None] | spoilt, jnp.nan, found)
+    invalid = jnp.isnan(total).reshape(-1, *(1,) * levels.ndim)
+    return jnp.where(jnp.isnan(levels)[None] | invalid, jnp.nan, found)
 
 
 def _first_reaching(atoms: Array, mass: Any, wanted: Array) -> Array:

@@ -1,5 +1,6 @@
 """Fit a NumPyro model by NUTS, and read the distribution of the next score off its draws."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -60,29 +61,23 @@ class Fit(NamedTuple):
 
     def cdf(self, x: Numbers) -> Array:
         """F(x) of every draw, shape (C, D, X)."""
-        points = self._points(x)
-        return _shaped(_cdfs(self.model, self.samples, points.ravel()), points)
+        return _cdfs(self.model, self.samples, self._points(x))
 
     def quantile(self, levels: Numbers) -> Array:
         """Quantile of every draw, shape (C, D, A)."""
-        levels = as_levels(levels, self._dtype)
-        return _shaped(_quantiles(self.model, self.samples, levels.ravel()), levels)
+        return _quantiles(self.model, self.samples, as_levels(levels, self._dtype))
 
     def predictive_cdf(self, x: Numbers) -> Array:
         """Probability that the next score is at most x: the mean of F(x) over all draws, shape (X,)."""
-        points = self._points(x)
-        return jnp.mean(_cdfs(self.model, self.samples, points.ravel()), axis=(0, 1)).reshape(points.shape)
+        return jnp.mean(_cdfs(self.model, self.samples, self._points(x)), axis=(0, 1))
 
     def threshold(self, levels: Numbers) -> Array:
         """Smallest x of the support with predictive_cdf(x) ≥ level, shape (A,)."""
-        levels = as_levels(levels, self._dtype)
-        found = _thresholds(self.model, self.samples, levels.ravel())
-        return found.reshape(levels.shape)
+        return _thresholds(self.model, self.samples, as_levels(levels, self._dtype))
 
     @property
     def _dtype(self) -> Any:
-        floats = (leaf.dtype for leaf in self.samples.values() if jnp.issubdtype(leaf.dtype, jnp.floating))
-        return next(floats)
+        return next(leaf.dtype for leaf in self.samples.values() if jnp.issubdtype(leaf.dtype, jnp.floating))
 
     def _points(self, x: Numbers) -> Array:
         points = as_floats(x)
@@ -121,7 +116,7 @@ def fit(
     Returns
     -------
     Fit
-        The draws. Look at ``diagnostics.mcmc.summary(fit)`` before using them.
+        The draws. Look at ``diagnostics.summary(fit)`` before using them.
 
     Examples
     --------
@@ -150,11 +145,8 @@ def fit(
     return Fit(model, dict(samples), {ours: extra[theirs] for theirs, ours in _STATISTICS.items()})
 
 
-def _shaped(values: Array, like: Array) -> Array:
-    return values.reshape(values.shape[:2] + like.shape)
-
-
-def _over_draws(function: Any, samples: Any) -> Array:
+def _over_draws(function: Callable[[Any], Array], samples: dict[str, Any]) -> Array:
+    """Evaluate a function of one draw for every draw of every chain, some draws at a time."""
     chains, draws = jax.tree.leaves(samples)[0].shape[:2]
     flat = jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), samples)
     # A size that leaves no rest saves compiling the function twice.
@@ -164,17 +156,17 @@ def _over_draws(function: Any, samples: Any) -> Array:
 
 
 @jax.jit
-def _cdfs(model: Any, samples: Any, x: Array) -> Array:
-    return _over_draws(lambda sample: model.cdf(sample, x), samples)
+def _cdfs(model: Any, samples: dict[str, Any], x: Array) -> Array:
+    return _over_draws(lambda sample: model.cdf(sample, x.ravel()).reshape(x.shape), samples)
 
 
 @jax.jit
-def _quantiles(model: Any, samples: Any, levels: Array) -> Array:
-    return _over_draws(lambda sample: model.quantile(sample, levels), samples)
+def _quantiles(model: Any, samples: dict[str, Any], levels: Array) -> Array:
+    return _over_draws(lambda sample: model.quantile(sample, levels.ravel()).reshape(levels.shape), samples)
 
 
 @jax.jit
-def _thresholds(model: Any, samples: Any, levels: Array) -> Array:
+def _thresholds(model: Any, samples: dict[str, Any], levels: Array) -> Array:
     """Bisect between the least and the largest quantile of any draw, which bracket that of their mean."""
     inside = (levels > 0) & (levels < 1)
     asked = jnp.where(inside, levels, 0.5)

@@ -1,4 +1,4 @@
-"""The posterior of a Dirichlet process as a NumPyro model: a check of the closed form, not a replacement."""
+"""NumPyro models: the posterior of a Dirichlet process, to check the closed form, and a mixture that has none."""
 
 import math
 import warnings
@@ -16,6 +16,7 @@ from dpconformal.pytree import register
 from dpconformal.validation import Scalar, as_scores, check_float, check_int, is_traced
 
 _TOLERATED = 1e-3  # mass that a truncation may misplace on average
+_SCATTER = 0.5  # of the log scales around the log of their median
 
 
 @register(static=("sticks",))
@@ -72,8 +73,7 @@ class SticksModel:
     @property
     def support(self) -> tuple[Scalar, Scalar]:
         """Ends of the prior's support."""
-        low, high = self.posterior.prior.support
-        return low, high
+        return self.posterior.prior.support
 
     def _counts(self) -> Any:
         scores, counts = self.posterior.scores, self.posterior.counts
@@ -124,9 +124,6 @@ def stick_lengths(breaks: Float[Array, " K"]) -> Float[Array, " K+1"]:
     """Break a stick: each break takes its share of what is left, and the last piece is the rest."""
     one = jnp.ones(1, breaks.dtype)
     return jnp.concatenate([breaks, one]) * jnp.concatenate([one, jnp.cumprod(1 - breaks)])
-
-
-_SCATTER = 0.5  # of the log scales around the log of their median
 
 
 @register(static=("components",))
@@ -188,8 +185,7 @@ class MixtureModel:
     @property
     def support(self) -> tuple[Scalar, Scalar]:
         """Ends of the prior's support."""
-        low, high = self.prior.support
-        return low, high
+        return self.prior.support
 
     def __call__(self) -> None:
         """State the model to NumPyro."""
@@ -246,5 +242,6 @@ class MixtureModel:
         return values[0], values[1]
 
     def _mass(self, locations: Array, scales: Array) -> Array:
+        """Return what the cut leaves of each kernel."""
         below, above = self._cut(locations, scales)
         return above - below
