@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import integrate, stats
 
-from dpconformal.diagnostics.mcmc import summary
+from dpconformal.diagnostics import summary
 from dpconformal.dirichlet.concentration import (
     ConcentrationModel,
     bin_counts,

@@ -14,7 +14,7 @@ from dpconformal.cli.options import make_learners
 from dpconformal.cli.pictures import draw_comparison
 from dpconformal.cli.resumable_job import identity, numbers_of, resumable_job
 from dpconformal.cli.work_units import NUMBERS, plan, replay_to_disk, replayed, tally
-from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
+from dpconformal.diagnostics.compare import jackknife_error, leave_out_blocks
 from dpconformal.display.figures import pyplot
 from dpconformal.display.terminal import Terminal, number, table
 from dpconformal.experiments.runs import track

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import special
 
-from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
 from dpconformal.engine.totals import totals_of
 from dpconformal.learner import BeliefLearner
 from dpconformal.replay import replay
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 MEASURES = ("coverage", "width", "loss", "crps")
 _GRID = (np.arange(32) + 0.5) / 32  # midpoints, for the integral over all levels that the CRPS is
-_BLOCK = 50  # data sets at a time
+_BATCH = 50  # data sets at a time
+_BLOCKS = 20  # of a record, at least, where it has so many scores
 _ORDERS = 30  # of a record without a block, at most: more make errors of gains too small on short records
 
 
@@ -132,7 +133,7 @@ def _measured(
 ) -> dict[str, np.ndarray]:
     """Return each measure over the rounds from ``burn_in`` to ``end``, over (learner, level, data set)."""
     datasets, rounds = scores.shape
-    size = min(_BLOCK, datasets)
+    size = min(_BATCH, datasets)
     parts = {name: np.full((len(learners), levels.size, datasets), np.nan) for name in MEASURES[:3]}
     parts["crps"] = np.full((len(learners), datasets), np.nan)
     for i, learner in enumerate(learners.values()):
@@ -213,3 +214,28 @@ def _recorded(simulator: Any, rounds: int) -> np.ndarray:
         least = f"rounds = {rounds}" if rounds > 1 else "two"
         raise ValueError(f"simulator has shape {record.shape}: pass a function, or at least {least} scores")
     return record
+
+
+def leave_out_blocks(count: int) -> np.ndarray:
+    """
+    List what is left of a record without each of its blocks.
+
+    Returns: Positions that are kept, ascending. Blocks are consecutive and equally long; there are 20 to 39 of them, or
+    as many as there are numbers. What remains at the end, shorter than a block, is never left out.
+    """
+    length = max(1, count // _BLOCKS)
+    starts = np.arange(0, count - length + 1, length)
+    kept = np.arange(count - length)
+    return kept + length * (kept >= starts[:, None])
+
+
+def jackknife_error(values: Any, count: int, kept: int) -> Any:
+    """
+    Estimate the standard error of a statistic over records from its values on one record without each block.
+
+    Returns: Standard errors of the delete-a-group jackknife, times what Student's distribution asks for: few blocks
+    tell a standard error roughly, and two of these have the probability of two exact ones. With 20 blocks that is 1.07.
+    """
+    values = np.where(np.isfinite(values), values, np.nan)
+    variance = values.var(axis=-1, ddof=1) * kept**2 / ((count - kept) * count)
+    return np.sqrt(variance) * special.stdtrit(values.shape[-1] - 1, special.ndtr(2)) / 2

@@ -14,6 +14,11 @@ from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, che
 _LARGEST = 100_000  # beyond this many numbers the level is that of so many
 
 
+def check_probability(name: str, value: Scalar) -> float:
+    """Return a probability strictly between 0 and 1 as a plain number."""
+    return float(check_float(name, value, 0.0, 1.0, open_low=True, open_high=True))
+
+
 def ecdf_band(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     Compute a band that holds the whole ECDF of iid uniform numbers with a given probability.
@@ -58,8 +63,8 @@ def band_level(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[float
     Returns: One minus the probability of each interval, the largest that will do; and the probability that all of them
     hold together (for at most 100,000 numbers), which exceeds ``prob`` by what counts in whole numbers leave over.
     """
-    prob = float(check_float("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
-    return _level(min(check_int("count", count, 1), _LARGEST), prob, check_int("points", points, 1))
+    count, prob = min(check_int("count", count, 1), _LARGEST), check_probability("prob", prob)
+    return _level(count, prob, check_int("points", points, 1))
 
 
 @functools.lru_cache(maxsize=256)
