@@ -11,7 +11,7 @@ from scipy.special import betaincinv
 from dpconformal.baselines import ACI, PID, SAOCP, DtACI
 from dpconformal.beliefs import Exact
 from dpconformal.display.figures import COLOURS, FAINT, INK, panels
-from dpconformal.experiments.runs import certified, over_seeds, run_steps, tabulate_seeds
+from dpconformal.experiments.runs import Folder, certified, over_seeds, run_steps, tabulate_seeds
 from dpconformal.metrics import coverage, coverage_error, regret
 from dpconformal.priors import Histogram
 from dpconformal.replay import Replay, replay
@@ -70,7 +70,7 @@ def drift(
     window: int = 250,
     level: float = 0.9,
     progress: bool = True,
-    checkpoint: Any = None,
+    checkpoint: Folder = None,
 ) -> "xr.Dataset":
     """
     Compare regret in windows, on a stream that jumps and on one that drifts.
@@ -158,20 +158,12 @@ def drift(
 
 
 def tabulate_drift(data: "xr.Dataset") -> "pd.DataFrame":
-    """
-    Summarise regret and coverage.
-
-    Returns: A row for each stream and method: means over the seeds, with their standard errors ("se").
-    """
+    """Tabulate regret and coverage by stream and method: means over the seeds, with standard errors."""
     return tabulate_seeds(data[_MEASURES].drop_vars(["prior", "discount"]))
 
 
 def plot_drift(data: "xr.Dataset") -> Any:
-    """
-    Draw thresholds of one seed, and regret and coverage error in windows over all seeds.
-
-    Returns: A column a stream. Of ours the thresholds with the best discount are drawn; bars are standard errors.
-    """
+    """Draw thresholds of one seed, and regret and coverage error in windows over all; bars are standard errors."""
     figure, axes = panels(3, data.sizes["stream"], 9.0, 9.0, sharey="row", height_ratios=(1.1, 1.1, 1))
     mean, error = over_seeds(data[_MEASURES].drop_vars(["prior", "discount"]))
     shades = {"uniform": "#eda35f", "learned": COLOURS["Exact"]}
