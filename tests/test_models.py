@@ -3,7 +3,6 @@
 import warnings
 from types import SimpleNamespace
 
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +58,8 @@ def belief(x, scores, a):
 
 
 def test_sticks_agree_with_the_closed_form(sticks):
+    import arviz_stats
+
     draws = np.asarray(sticks.cdf(POINTS))
     mean = belief(POINTS, SCORES[:60], 5.0)
     for i, x in enumerate(POINTS):
@@ -170,6 +171,8 @@ def test_quadrature_against_adaptive_quadrature():
 
 
 def test_nuts_agrees_with_quadrature(concentration):
+    import arviz_stats
+
     draws = np.asarray(concentration.samples["concentration"])
     exact = concentration_posterior(SCORES, Uniform(), BINS)
     assert abs(draws.mean() - exact.mean) < 4 * float(arviz_stats.mcse(draws))

@@ -74,7 +74,20 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
     return xr.DataTree.from_dict(_sample_groups(data, x, levels), name="fit" if isinstance(data, Fit) else "draws")
 
 
+def _load_numpyro() -> None:
+    """
+    Import all of NumPyro, ahead of ArviZ.
+
+    ArviZ 1.x puts a lazy NumPyro in its place, of which a user's ``import numpyro.distributions`` would execute the
+    parts twice; then no model can be stated.
+    """
+    import numpyro
+
+    assert numpyro.__version__  # executes one that is lazy already
+
+
 def _from_dict(groups: dict[str, Any]) -> "xr.DataTree":
+    _load_numpyro()
     import arviz_base
 
     tree: xr.DataTree = arviz_base.from_dict(groups)
@@ -223,6 +236,7 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
     >>> table.loc["location", "verdict"], bool(table.loc["location", "r_hat"] < 1.01)
     ('good', True)
     """
+    _load_numpyro()
     import xarray as xr
     from arviz_stats.summary import summary as tabulate
 
@@ -315,6 +329,7 @@ def plot_ecdf_pit(pits: Any, prob: Scalar = 0.95, coverage: bool = False, **opti
     >>> picture = plot_ecdf_pit(np.random.default_rng(0).random(100))  # doctest: +SKIP
     """
     prob = check_probability("prob", prob)
+    _load_numpyro()
     try:
         from arviz_plots import plot_ecdf_pit as draw
     except ImportError as error:
