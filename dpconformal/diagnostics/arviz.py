@@ -129,12 +129,14 @@ def from_datatree(tree: "xr.DataTree") -> Replay:
     constant, score = tree["constant_data"], tree["observed_data"]["score"]
     thresholds, scores, levels = (jnp.asarray(a.values) for a in (constant["threshold"], score, constant["level"]))
     # Trees of earlier versions have none; and one whose rounds were taken out is of no single delay.
-    delay: Any = constant["delay"].values if "delay" in constant.data_vars else constant.attrs.get("delay", 0)
-    delay = None if np.ndim(delay) == 0 and delay < 0 else delay if np.ndim(delay) else int(delay)
-    return Replay(thresholds, None, scores, levels, delay=delay)
+    if "delay" in constant.data_vars:
+        return Replay(thresholds, None, scores, levels, delay=constant["delay"].values)
+    delay = int(constant.attrs.get("delay", 0))
+    return Replay(thresholds, None, scores, levels, delay=None if delay < 0 else delay)
 
 
 def _run_groups(run: Any) -> dict[str, Any]:
+    """Group the arrays of a run, without the rounds that have no score."""
     import xarray as xr
 
     parts = arrays_of(run)
@@ -147,7 +149,7 @@ def _run_groups(run: Any) -> dict[str, Any]:
     variables = {"threshold": (dims, thresholds), "covered": (dims, parts.scores <= parts.thresholds)}
     if levels.ndim > 1:
         variables["level"] = (dims if levels.ndim == len(dims) else [*batch, last], levels)
-    coords = {**time, **({"level": as_written(levels)} if levels.ndim == 1 else {})}
+    coords = time | ({"level": as_written(levels)} if levels.ndim == 1 else {})
     about = {"creation_library": "dpconformal", "learner": repr(run.learner)}
     if np.ndim(run.delay):
         variables["delay"] = (batch, np.asarray(run.delay))
@@ -161,6 +163,7 @@ def _run_groups(run: Any) -> dict[str, Any]:
 
 
 def _sample_groups(data: Any, x: Numbers, levels: Numbers) -> dict[str, Any]:
+    """Group F and q of draws or a fit, and what else a fit has."""
     import xarray as xr
 
     fitted = isinstance(data, Fit)
@@ -211,8 +214,7 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
     data : Fit, Draws or xarray.DataTree
         A fit, or a tree with a group ``posterior``.
     x, levels : array_like, optional
-        Where to look at F, and levels of q, for a fit or draws: see
-        :func:`to_datatree`.
+        Where to look at F, and levels of q, for a fit or draws: see :func:`to_datatree`.
     names : sequence of str, optional
         Variables to tabulate instead.
 
@@ -259,11 +261,21 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
         "constant" if fixed else _verdict(row, chains)
         for fixed, (_, row) in zip(constant, table.iterrows(), strict=True)
     ]
-    _warn(table, tree)
+    for label, row in table[~table["verdict"].isin(["good", "constant"])].iterrows():
+        mixed = "run longer chains (draws, warmup)" if row["r_hat"] <= 1.1 else "the chains disagree: do not use it"
+        warnings.warn(f"{label} = {row['mean']:.4g}: {row['verdict']}; {mixed}", stacklevel=2)
+    diverging = tree["sample_stats"].get("diverging") if "sample_stats" in tree.children else None
+    if diverging is not None and diverging.any():
+        warnings.warn(
+            f"diverging = {int(diverging.sum())} of {diverging.size} draws: parts of the posterior were not "
+            "reached; fit again with a larger target_accept_prob, such as 0.95",
+            stacklevel=2,
+        )
     return table
 
 
 def _names(posterior: Any, names: Any) -> list[str]:
+    """Return the variables to tabulate: those asked for, or F, q and what is a single number."""
     if names is None:
         return [str(n) for n, v in posterior.data_vars.items() if n in ("F", "q") or set(v.dims) == {"chain", "draw"}]
     known = [str(name) for name in posterior.data_vars]
@@ -274,6 +286,7 @@ def _names(posterior: Any, names: Any) -> list[str]:
 
 
 def _verdict(row: Any, chains: int) -> str:
+    """Say what is wrong with a number, if anything is."""
     faults = []
     if not row["r_hat"] <= R_HAT and chains > 1:
         faults.append(f"r_hat {row['r_hat']:.3g} is above {R_HAT}")
@@ -281,22 +294,6 @@ def _verdict(row: Any, chains: int) -> str:
         if not row[name] >= ESS_PER_CHAIN * chains:
             faults.append(f"{name} {row[name]:.0f} is below {ESS_PER_CHAIN * chains}")
     return "; ".join(faults) or "good"
-
-
-def _warn(table: Any, tree: Any) -> None:
-    for label, row in table.iterrows():
-        if row["verdict"] in ("good", "constant"):
-            continue
-        mixed = "run longer chains (draws, warmup)" if row["r_hat"] <= 1.1 else "the chains disagree: do not use it"
-        warnings.warn(f"{label} = {row['mean']:.4g}: {row['verdict']}; {mixed}", stacklevel=3)
-    if "sample_stats" in tree.children and "diverging" in tree["sample_stats"].data_vars:
-        diverging = tree["sample_stats"]["diverging"]
-        if diverging.any():
-            warnings.warn(
-                f"diverging = {int(diverging.sum())} of {diverging.size} draws: parts of the posterior were not "
-                "reached; fit again with a larger target_accept_prob, such as 0.95",
-                stacklevel=3,
-            )
 
 
 def plot_ecdf_pit(pits: Any, prob: Scalar = 0.95, coverage: bool = False, **options: Any) -> Any:

@@ -61,30 +61,19 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
 
     tail = (1 - check_probability("prob", prob)) / 2
     delta = check_probability("delta", delta)
-    lines = [_line(one, delta) for _, one in sequences(run, observed=False)]
+    lines = [_band_line(one, delta) for _, one in sequences(run, observed=False)]
     run = run.observed()
     hits = covered(run)
     rounds, found = hits.shape[-2], hits.sum(axis=-2)
-    shape = found.shape
-    with np.errstate(invalid="ignore"):
-        seen = found / rounds if rounds else np.full(shape, np.nan)
-    least, most = clopper_pearson(found, rounds, tail)
-    ends = [np.array([getattr(line, name) for line in lines], float).reshape(shape) for name in ("low", "high")]
+    seen = found / rounds if rounds else np.full(found.shape, np.nan)
+    bands = [np.array([getattr(line, end) for line in lines], float).reshape(found.shape) for end in ("low", "high")]
     if not isinstance(run.learner, (Exact, Quantized, Head)):  # what others are held to is not their own
-        ends = [np.full(shape, np.nan)] * 2
-    claimed = ~np.isnan(ends[0])
-    bounds = _theorem_3(run, delta, shape)
-    variables: dict[str, Any] = {
-        "coverage": seen,
-        "low": least,
-        "high": most,
-        "band_low": ends[0],
-        "band_high": ends[1],
-        "theorem_low": bounds[0],
-        "theorem_high": bounds[1],
-        "claimed": claimed,
-        "passed": ~claimed | ((seen >= ends[0]) & (seen <= ends[1])),
-    }
+        bands = [np.full(found.shape, np.nan)] * 2
+    claimed = ~np.isnan(bands[0])
+    names = ("low", "high", "band_low", "band_high", "theorem_low", "theorem_high")
+    ends = *clopper_pearson(found, rounds, tail), *bands, *_last_threshold_bounds(run, delta, found.shape)
+    variables: dict[str, Any] = {"coverage": seen, **dict(zip(names, ends, strict=True)), "claimed": claimed}
+    variables["passed"] = ~claimed | ((seen >= bands[0]) & (seen <= bands[1]))
     dims, levels = [*batch_axes(run), "level"], np.asarray(run.levels)
     coords = {"level": as_written(levels)} if levels.ndim == 1 else {}
     if levels.ndim > 1:
@@ -94,7 +83,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     return xr.Dataset({name: (dims, value) for name, value in variables.items()}, coords, about)
 
 
-def _line(sequence: Replay, delta: float) -> Line:
+def _band_line(sequence: Replay, delta: float) -> Line:
     """Hold one sequence to the band; where scores became known late, nothing is claimed."""
     run = sequence.observed()
     if not_at_once(sequence):
@@ -110,8 +99,8 @@ def clopper_pearson(count: np.ndarray, rounds: int, tail: float) -> tuple[np.nda
     return np.where(count == 0, 0.0, low), np.where(count == rounds, 1.0, high)
 
 
-def _theorem_3(run: Replay, delta: float, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Bound the coverage probability of the last threshold."""
+def _last_threshold_bounds(run: Replay, delta: float, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Bound the coverage probability of the last threshold, by Theorem 3."""
     learner, rounds = run.learner, np.shape(run.thresholds)[-2]
     if not isinstance(learner, Exact) or learner.discount is not None or not rounds or not_at_once(run):
         return [np.full(shape, np.nan)] * 2
@@ -193,20 +182,20 @@ def window_band(chance: Scalar, window: int, rounds: int, prob: Scalar = 0.95) -
     if window > rounds:
         raise ValueError(f"window = {window}: there are only {rounds} rounds")
     tail = (1 - check_probability("prob", prob)) / 2
-    return window - _most(1 - chance, window, rounds, tail), _most(chance, window, rounds, tail)
+    return window - _most_heads(1 - chance, window, rounds, tail), _most_heads(chance, window, rounds, tail)
 
 
-def _most(chance: float, window: int, rounds: int, tail: float) -> int:
+def _most_heads(chance: float, window: int, rounds: int, tail: float) -> int:
     """Return the least number that some window exceeds with at most a given probability."""
     low, high = -1, window  # always exceeded, never exceeded
     while high - low > 1:
         middle = (low + high) // 2
-        exceeded = 1 - _all_below(middle + 1, window, rounds, chance)
+        exceeded = 1 - _all_windows_below(middle + 1, window, rounds, chance)
         low, high = (low, middle) if exceeded <= tail else (middle, high)
     return high
 
 
-def _all_below(k: int, window: int, rounds: int, chance: float) -> float:
+def _all_windows_below(k: int, window: int, rounds: int, chance: float) -> float:
     """Return the probability that every window has fewer than k heads: Naus's approximation, 1 ≤ k ≤ window."""
     mean = window * chance
 
@@ -288,26 +277,23 @@ def miss_dependence(run: Replay, lags: int = 10) -> "xr.Dataset":
     levels = np.asarray(run.levels)
     levels = as_written(levels) if levels.ndim == 1 else levels.astype(float)
     missed = ~covered(run)
-    share = _ratio(missed[..., 1:, :], 1 - levels)  # Christoffersen's tests are given the first round
-    independence = _independence(missed)
-    correlation = _autocorrelation(missed, lags)
-    lag = np.arange(1, lags + 1)
-    box, _ = ljung_box(missed, lags)
+    independence = _independence_ratio(missed)
     tests = {
-        "unconditional": (_ratio(missed, 1 - levels), 1),
+        "unconditional": (_share_ratio(missed, 1 - levels), 1),
         "independence": (independence, 1),
-        "conditional": (share + independence, 2),
-        "ljung_box": (box, lags),
+        # Christoffersen's tests are given the first round.
+        "conditional": (_share_ratio(missed[..., 1:, :], 1 - levels) + independence, 2),
+        "ljung_box": (ljung_box(missed, lags)[0], lags),
     }
     dims = [*batch_axes(run), "level"]
     variables: dict[str, Any] = {"misses": (dims, missed.sum(axis=-2))}
     for name, (statistic, freedom) in tests.items():
         variables[name] = (dims, statistic)
         variables[f"{name}_p"] = (dims, special.chdtrc(freedom, statistic))
-    variables["autocorrelation"] = ([*dims[:-1], "lag", "level"], correlation)
-    coords = {"lag": lag} | ({"level": levels} if levels.ndim == 1 else {})
-    attrs = {"diagnostics": "dependence", "learner": repr(run.learner), "rounds": rounds}
-    return xr.Dataset(variables, coords, attrs)
+    variables["autocorrelation"] = ([*dims[:-1], "lag", "level"], _autocorrelation(missed, lags))
+    coords = {"lag": np.arange(1, lags + 1)} | ({"level": levels} if levels.ndim == 1 else {})
+    about = {"diagnostics": "dependence", "learner": repr(run.learner), "rounds": rounds}
+    return xr.Dataset(variables, coords, about)
 
 
 def ljung_box(values: np.ndarray, lags: int) -> tuple[np.ndarray, np.ndarray]:
@@ -319,17 +305,18 @@ def ljung_box(values: np.ndarray, lags: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _log_likelihood(events: Any, trials: Any, chance: Any) -> Any:
+    """Log-likelihood of a chance, of so many events in so many trials."""
     return special.xlogy(events, chance) + special.xlog1py(trials - events, -chance)
 
 
-def _ratio(missed: np.ndarray, chance: Any) -> Any:
+def _share_ratio(missed: np.ndarray, chance: Any) -> Any:
     """Return the likelihood ratio of the share of misses against a chance; infinite if it rules them out."""
     count, misses = missed.shape[-2], missed.sum(axis=-2)
     free = _log_likelihood(misses, count, misses / max(count, 1))
     return np.maximum(2 * (free - _log_likelihood(misses, count, chance)), 0)
 
 
-def _independence(missed: np.ndarray) -> Any:
+def _independence_ratio(missed: np.ndarray) -> Any:
     """Return the likelihood ratio of a chance that depends on the round before, against one that does not."""
     before, after = missed[..., :-1, :], missed[..., 1:, :]
     free: Any = 0.0
@@ -343,6 +330,7 @@ def _independence(missed: np.ndarray) -> Any:
 
 
 def _autocorrelation(values: np.ndarray, lags: int) -> np.ndarray:
+    """Autocorrelation at lags 1, 2, …; NaN where all values are the same."""
     centred = values - values.mean(axis=-2, keepdims=True)
     rounds, power = values.shape[-2], (centred**2).sum(axis=-2)
     products = [(centred[..., lag:, :] * centred[..., : rounds - lag, :]).sum(axis=-2) for lag in range(1, lags + 1)]

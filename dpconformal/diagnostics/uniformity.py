@@ -103,10 +103,12 @@ def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> floa
 
 
 def _poisson(k: np.ndarray, mean: float) -> Any:
+    """Probabilities of a Poisson distribution."""
     return np.exp(special.xlogy(k, mean) - mean - special.gammaln(k + 1.0))
 
 
 def _interval(count: int, grid: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of the binomial interval at each point."""
     from scipy import stats
 
     low, high = (stats.binom.ppf(tail, count, grid).astype(int) for tail in (level / 2, 1 - level / 2))
