@@ -1,5 +1,6 @@
 """Distributions drawn from a Dirichlet process: point masses, on shared atoms and on atoms of a draw's own."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -128,7 +129,7 @@ def _quantile(draws: Draws, levels: Array) -> Array:
     return jnp.where(jnp.isnan(levels)[None] | invalid, jnp.nan, found)
 
 
-def _first_reaching(atoms: Array, mass: Any, wanted: Array) -> Array:
+def _first_reaching(atoms: Array, mass: Callable[[Array], Array], wanted: Array) -> Array:
     """Return the first atom up to which there is enough mass; +inf if there is none."""
 
     def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:

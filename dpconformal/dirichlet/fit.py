@@ -1,7 +1,7 @@
 """Fit a NumPyro model by NUTS, and read the distribution of the next score off its draws."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,17 @@ from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, check_
 _TOGETHER = 64  # draws evaluated at a time: all at once need memory for draws × points × scores
 # What NumPyro calls its statistics, and what ArviZ does.
 _STATISTICS = {"diverging": "diverging", "energy": "energy", "num_steps": "n_steps", "accept_prob": "acceptance_rate"}
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What can be fitted: a model for NumPyro that can also say which distribution a draw of its sites means."""
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]: ...  # noqa: D102
+    def __call__(self) -> None: ...  # noqa: D102
+    def cdf(self, sample: dict[str, Any], x: Array) -> Array: ...  # noqa: D102
+    def quantile(self, sample: dict[str, Any], levels: Array) -> Array: ...  # noqa: D102
 
 
 class Fit(NamedTuple):
@@ -45,7 +56,7 @@ class Fit(NamedTuple):
     0.5
     """
 
-    model: Any
+    model: Model
     samples: dict[str, Any]  # each (C, D, ...)
     stats: dict[str, Any]  # each (C, D)
 
@@ -156,17 +167,17 @@ def _over_draws(function: Callable[[Any], Array], samples: dict[str, Any]) -> Ar
 
 
 @jax.jit
-def _cdfs(model: Any, samples: dict[str, Any], x: Array) -> Array:
+def _cdfs(model: Model, samples: dict[str, Any], x: Array) -> Array:
     return _over_draws(lambda sample: model.cdf(sample, x.ravel()).reshape(x.shape), samples)
 
 
 @jax.jit
-def _quantiles(model: Any, samples: dict[str, Any], levels: Array) -> Array:
+def _quantiles(model: Model, samples: dict[str, Any], levels: Array) -> Array:
     return _over_draws(lambda sample: model.quantile(sample, levels.ravel()).reshape(levels.shape), samples)
 
 
 @jax.jit
-def _thresholds(model: Any, samples: dict[str, Any], levels: Array) -> Array:
+def _thresholds(model: Model, samples: dict[str, Any], levels: Array) -> Array:
     """Bisect between the least and the largest quantile of any draw, which bracket that of their mean."""
     inside = (levels > 0) & (levels < 1)
     asked = jnp.where(inside, levels, 0.5)

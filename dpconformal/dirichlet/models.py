@@ -11,7 +11,7 @@ from jax import lax
 from jax.scipy.special import logsumexp, ndtr, ndtri
 from jaxtyping import Array, Float
 
-from dpconformal.priors import Uniform
+from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.validation import Scalar, as_scores, check_float, check_int, is_traced
 
@@ -43,7 +43,7 @@ class SticksModel:
     --------
     >>> from types import SimpleNamespace
     >>> import jax.numpy as jnp
-    >>> from dpconformal.priors import Uniform
+    >>> from dpconformal.priors import Prior, Uniform
     >>> posterior = SimpleNamespace(prior=Uniform(), concentration=1.0, scores=jnp.array([0.2, 0.6]), counts=None)
     >>> model = SticksModel(posterior, sticks=10)
     >>> sticks, atoms = jnp.full(9, 0.5), jnp.linspace(0.05, 0.95, 10)
@@ -163,7 +163,7 @@ class MixtureModel:
     """
 
     scores: Any
-    prior: Any = Uniform()
+    prior: Prior = Uniform()
     components: int = 20
     concentration: Scalar = 1.0
     scale: Scalar | None = None

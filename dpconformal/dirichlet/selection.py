@@ -1,13 +1,14 @@
 """The concentration, and if need be the prior, by how well beliefs would have predicted each score from the past."""
 
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dpconformal.beliefs import Exact
-from dpconformal.priors import Histogram, Mixture, Uniform
+from dpconformal.priors import Histogram, Mixture, Prior, Uniform
 from dpconformal.schedules import Dirichlet
 from dpconformal.theory import moments
 from dpconformal.theory.moments import integral, landmarks
@@ -47,7 +48,7 @@ class Choice(NamedTuple):
     """
 
     concentration: float
-    prior: Any
+    prior: Prior
     table: "xr.Dataset"
 
     @property
@@ -58,10 +59,10 @@ class Choice(NamedTuple):
 
 def choose(
     scores: Numbers,
-    prior: Any = None,
+    prior: Prior | None = None,
     concentrations: Numbers = CONCENTRATIONS,
     by: str = "crps",
-    bins: Any = None,
+    bins: Sequence[int] | None = None,
     learn: Scalar | None = None,
     low: Scalar | None = None,
     high: Scalar | None = None,
@@ -128,7 +129,7 @@ def choose(
             if value is not None:
                 raise ValueError(f"{name} = {value!r}: only a prior that is learned has it; leave out prior or {name}")
         values, taught = _sequence(scores, moments.support(prior)), 0
-        candidates: dict[str, Any] = {type(prior).__name__: prior}
+        candidates: dict[str, Prior] = {type(prior).__name__: prior}
     else:
         ends = check_float("low", 0.0 if low is None else low), check_float("high", 1.0 if high is None else high)
         check_interval("choose", *ends)
@@ -170,7 +171,7 @@ def _sequence(scores: Numbers, support: tuple[Any, Any]) -> np.ndarray:
     return values
 
 
-def crps_terms(prior: Any, scores: np.ndarray, concentrations: np.ndarray) -> np.ndarray:
+def crps_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray) -> np.ndarray:
     """
     Mean CRPS of Dirichlet-process beliefs, exactly.
 
@@ -195,7 +196,7 @@ def crps_terms(prior: Any, scores: np.ndarray, concentrations: np.ndarray) -> np
     return np.mean(weight**2 * own + weight * rest * cross + rest**2 * past, axis=1)
 
 
-def log_terms(prior: Any, scores: np.ndarray, concentrations: np.ndarray, cells: int) -> np.ndarray:
+def log_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray, cells: int) -> np.ndarray:
     """Mean of minus the log-probability that beliefs give to the cell of the next score."""
     low, high = moments.support(prior)
     if not np.isfinite(high - low):
@@ -233,7 +234,7 @@ def distances_to_past(scores: np.ndarray) -> np.ndarray:
     return total
 
 
-def _half_mean_difference(prior: Any) -> float:
+def _half_mean_difference(prior: Prior) -> float:
     """∫ P0(1 - P0), between the points where the density jumps."""
     low, high = moments.support(prior)
     points = np.unique(np.concatenate([[low, high], landmarks(prior), *_jumps(prior)]))
@@ -241,7 +242,7 @@ def _half_mean_difference(prior: Any) -> float:
     return float(np.sum(product))
 
 
-def _jumps(prior: Any) -> list[Any]:
+def _jumps(prior: Prior) -> list[Any]:
     """List points at which the density of a prior jumps."""
     if isinstance(prior, Mixture):
         return [points for component in prior.components for points in [*_jumps(component), moments.support(component)]]
