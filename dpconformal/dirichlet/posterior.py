@@ -168,7 +168,7 @@ class Posterior:
     @property
     def mean(self) -> Belief:
         """The mean of F, which is the belief about the next score."""
-        return _mean_belief(self, float_dtype(self.scores))
+        return _mean_belief(self)
 
     def cdf_marginal(self, x: Numbers) -> Any:
         """
@@ -395,8 +395,9 @@ class Posterior:
         return level
 
 
-def evidence(posterior: Posterior, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return the concentration, the scores and their counts, in a given precision."""
+def evidence(posterior: Posterior, dtype: Any = None) -> tuple[Array, Array, Array]:
+    """Return the concentration, the scores and their counts, in a given precision or that of the scores."""
+    dtype = float_dtype(posterior.scores) if dtype is None else dtype
     scores = jnp.asarray(posterior.scores, dtype)
     counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
     return jnp.asarray(posterior.concentration, dtype), scores, counts
@@ -434,9 +435,10 @@ def _mean_quantile(posterior: Posterior, p: Array) -> Array:
     return _mean_belief(posterior, p.dtype).quantile(p)
 
 
-def _mean_belief(posterior: Posterior, dtype: Any) -> Belief:
+def _mean_belief(posterior: Posterior, dtype: Any = None) -> Belief:
     """Return the mean as a belief, in a given precision."""
     a, scores, counts = evidence(posterior, dtype)
+    dtype = scores.dtype
     used = jnp.asarray(scores.shape[0], jnp.int32)
     if scores.shape[0] == 0:  # an atom that is not used, for there must be one
         scores, counts = jnp.full(1, jnp.inf, dtype), jnp.zeros(1, dtype)

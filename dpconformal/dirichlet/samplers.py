@@ -35,12 +35,11 @@ def split(posterior: Posterior, key: Array, draws: int, sticks: int | None = Non
 
 @jax.jit(static_argnames=("draws", "sticks"))
 def _split(posterior: Posterior, key: Array, draws: int, sticks: int) -> Draws:
-    keys, dtype = jax.random.split(key, 4), float_dtype(posterior.scores)
-    a, scores, _ = evidence(posterior, dtype)
+    keys, (a, scores, _) = jax.random.split(key, 4), evidence(posterior)
     atoms, own = _in_order(_prior_draws(posterior, keys[0], (draws, sticks)), _broken_stick(keys[1], a, draws, sticks))
     shared = jnp.cumsum(_score_masses(posterior, keys[2], draws), axis=-1)
     if shared.shape[-1]:
-        prior_mass, score_mass = jax.random.gamma(keys[3], a, (draws, 1), dtype), shared[:, -1:]
+        prior_mass, score_mass = jax.random.gamma(keys[3], a, (draws, 1), a.dtype), shared[:, -1:]
         empty = score_mass + prior_mass <= 0  # nothing was counted, and the gamma draw underflowed
         share = jnp.where(empty, 1, prior_mass / jnp.where(empty, 1, score_mass + prior_mass))
         own, shared = own * share, shared * ((1 - share) / jnp.where(score_mass > 0, score_mass, 1))
@@ -59,10 +58,10 @@ def sticks(posterior: Posterior, key: Array, draws: int, sticks: int | None = No
 
 @jax.jit(static_argnames=("draws", "sticks"))
 def _sticks(posterior: Posterior, key: Array, draws: int, sticks: int) -> Draws:
-    keys, dtype = jax.random.split(key), float_dtype(posterior.scores)
+    keys = jax.random.split(key)
     atoms = _mean_draws(posterior, keys[0], (draws, sticks))
-    masses = _broken_stick(keys[1], jnp.asarray(posterior.total, dtype), draws, sticks)
-    nothing = jnp.zeros((draws, 0), dtype)
+    masses = _broken_stick(keys[1], jnp.asarray(posterior.total, atoms.dtype), draws, sticks)
+    nothing = jnp.zeros((draws, 0), atoms.dtype)
     return Draws(*_ends(posterior), nothing[0], nothing, *_in_order(atoms, masses))
 
 
@@ -85,15 +84,14 @@ def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) 
 
 @jax.jit(static_argnames=("draws", "bins"))
 def _grid(posterior: Posterior, key: Array, draws: int, bins: int) -> Draws:
-    support, dtype = posterior.prior.support, float_dtype(posterior.scores)
-    a, scores, counts = evidence(posterior, dtype)
-    edges = bin_edges(support, bins, dtype)
+    support, (a, scores, counts) = posterior.prior.support, evidence(posterior)
+    edges = bin_edges(support, bins, scores.dtype)
     if posterior.bins is not None and posterior.rounding == "up":
         # These are edges of the posterior's own bins. In another precision they may lie a bit off; the centres do not.
         scores = scores - (edges[-1] - edges[0]) / (2 * posterior.bins)
     shapes = (a * jnp.diff(posterior.prior.cdf(edges))).at[bin_index(scores, support, bins, "up")].add(counts)
-    masses = dirichlet(key, jnp.maximum(shapes, jnp.finfo(dtype).tiny), draws)  # NaN stays
-    nothing = jnp.zeros((draws, 0), dtype)
+    masses = dirichlet(key, jnp.maximum(shapes, jnp.finfo(shapes.dtype).tiny), draws)  # NaN stays
+    nothing = jnp.zeros((draws, 0), masses.dtype)
     return Draws(edges[0], edges[-1], edges[1:], jnp.cumsum(masses, axis=-1), nothing, nothing)
 
 
@@ -113,10 +111,9 @@ def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) 
 
 @jax.jit(static_argnames=("draws", "steps", "sticks"))
 def _urn(posterior: Posterior, key: Array, draws: int, steps: int, sticks: int) -> Draws:
-    keys, dtype = jax.random.split(key, 6), float_dtype(posterior.scores)
-    a, scores, _ = evidence(posterior, dtype)
-    rest = jax.random.gamma(keys[0], a, (draws, 1), dtype) * _broken_stick(keys[1], a, draws, sticks)
-    masses = jax.random.exponential(keys[2], (draws, steps), dtype), rest
+    keys, (a, scores, _) = jax.random.split(key, 6), evidence(posterior)
+    rest = jax.random.gamma(keys[0], a, (draws, 1), a.dtype) * _broken_stick(keys[1], a, draws, sticks)
+    masses = jax.random.exponential(keys[2], (draws, steps), a.dtype), rest
     places = _future(posterior, keys[3], draws, steps), _prior_draws(posterior, keys[4], rest.shape)
     atoms, own = _in_order(*(jnp.concatenate(parts, axis=-1) for parts in (places, masses)))
     shared = jnp.cumsum(_score_masses(posterior, keys[5], draws), axis=-1)
@@ -156,10 +153,10 @@ def future_scores(posterior: Posterior, key: Array, draws: int, steps: int) -> F
 
 @jax.jit(static_argnames=("draws", "steps"))
 def _future(posterior: Posterior, key: Array, draws: int, steps: int) -> Array:
-    keys, dtype = jax.random.split(key), float_dtype(posterior.scores)
+    keys = jax.random.split(key)
     fresh = _mean_draws(posterior, keys[0], (draws, steps))
-    own, total = jnp.arange(steps, dtype=jnp.int32)[None], jnp.asarray(posterior.total, dtype)
-    place = jax.random.uniform(keys[1], (draws, steps), dtype) * (total + own.astype(dtype)) - total
+    own, total = jnp.arange(steps, dtype=jnp.int32)[None], jnp.asarray(posterior.total, fresh.dtype)
+    place = jax.random.uniform(keys[1], (draws, steps), fresh.dtype) * (total + own.astype(fresh.dtype)) - total
     source = jnp.where(place < 0, own, jnp.minimum(jnp.floor(place).astype(jnp.int32), own - 1))
     for _ in range(max(steps - 1, 1).bit_length()):  # every copy of a copy, in a logarithm of steps
         source = jnp.take_along_axis(source, source, axis=-1)
@@ -178,7 +175,7 @@ def bootstrap(posterior: Posterior, key: Array, draws: int, size: int | None = N
 
 @jax.jit(static_argnames="draws")
 def _bootstrap(posterior: Posterior, key: Array, draws: int) -> Draws:
-    a, scores, counts = evidence(posterior, float_dtype(posterior.scores))
+    a, scores, counts = evidence(posterior)
     shared, (low, _) = jnp.cumsum(_score_masses(posterior, key, draws), axis=-1), _ends(posterior)
     shared = jnp.where(jnp.isnan(a), jnp.nan, shared / shared[:, -1:])
     nothing = jnp.zeros((draws, 0), scores.dtype)
@@ -266,8 +263,8 @@ def _check_room(draws: int, atoms: int, what: str) -> None:
 
 
 def _ends(posterior: Posterior) -> tuple[Array, Array]:
-    low, high = posterior.prior.support
-    return jnp.asarray(low, float_dtype(posterior.scores)), jnp.asarray(high, float_dtype(posterior.scores))
+    low, high = (jnp.asarray(end, float_dtype(posterior.scores)) for end in posterior.prior.support)
+    return low, high
 
 
 def _in_order(atoms: Array, masses: Array) -> tuple[Array, Array]:
@@ -285,7 +282,7 @@ def _broken_stick(key: Array, concentration: Array, draws: int, count: int) -> F
 
 def _score_masses(posterior: Posterior, key: Array, draws: int) -> Float[Array, "D n"]:
     """Draw Gamma(count) for each score, to be normalised."""
-    _, scores, counts = evidence(posterior, float_dtype(posterior.scores))
+    _, scores, counts = evidence(posterior)
     shape = (draws, scores.shape[0])
     if posterior.counts is None:
         return jax.random.exponential(key, shape, scores.dtype)
@@ -301,8 +298,7 @@ def _prior_draws(posterior: Posterior, key: Array, shape: tuple[int, ...]) -> Ar
 
 def _mean_draws(posterior: Posterior, key: Array, shape: tuple[int, ...]) -> Array:
     """Draw from the posterior mean: from the prior, or one of the scores."""
-    a, scores, counts = evidence(posterior, float_dtype(posterior.scores))
-    keys = jax.random.split(key)
+    keys, (a, scores, counts) = jax.random.split(key), evidence(posterior)
     drawn = _prior_draws(posterior, keys[0], shape)
     if scores.shape[0]:
         below = jnp.cumsum(counts)
