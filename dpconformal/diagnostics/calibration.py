@@ -140,7 +140,7 @@ def sbc(
     with jax.enable_x64(True):  # a small concentration makes masses that single precision does not know
         keys = jax.random.split(jax.random.key(check_int("seed", seed, 0)), check_int("simulations", simulations, 1))
         shapes = (jnp.asarray(a * masses, float) for a in (true, fitted))
-        found = _simulate(count, draws)(keys, *shapes, jnp.asarray(centres, float))
+        found = _simulation(count, draws)(keys, *shapes, jnp.asarray(centres, float))
     p, seen, following, smaller, equal = (np.asarray(part) for part in found)
 
     u, v, w = np.random.default_rng(check_int("seed", seed, 0)).random((3, len(p)))
@@ -154,9 +154,9 @@ def sbc(
     belief = np.concatenate([np.zeros((len(p), 1)), posterior / total], axis=1)
     pits = {
         "cdf": _beta_cdf(posterior[:, at], total - posterior[:, at], truth[:, at], above),
-        "quantile": _between(chance[rows, reached], chance[rows, reached + 1], u),
+        "quantile": _uniform_between(chance[rows, reached], chance[rows, reached + 1], u),
         "mean": (smaller + v * (equal + 1)) / (draws + 1),
-        "next": _between(belief[rows, following], belief[rows, following + 1], w),
+        "next": _uniform_between(belief[rows, following], belief[rows, following + 1], w),
     }
     return Sbc(pits, float(true), float(fitted), count)
 
@@ -167,12 +167,12 @@ def _beta_cdf(below: np.ndarray, above: np.ndarray, x: np.ndarray, rest: np.ndar
     return np.where(x <= 0.5, low, special.betaincc(above, below, np.minimum(rest, 0.5)))
 
 
-def _between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _uniform_between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
     return np.clip(low + share * (high - low), 0, 1)
 
 
 @functools.cache
-def _simulate(count: int, draws: int) -> Any:
+def _simulation(count: int, draws: int) -> Any:
     """Compile all simulations as one program."""
 
     def one(key: Array, shape: Array, fit: Array, centres: Array) -> tuple[Array, ...]:

@@ -92,7 +92,7 @@ def compare(
     """
     import xarray as xr
 
-    named = _named(learners)
+    named = _learners_by_name(learners)
     datasets, rounds, burn_in = (
         check_int("datasets", datasets, 2),
         check_int("rounds", rounds, 1),
@@ -109,26 +109,26 @@ def compare(
     ]
     if callable(simulator):
         record, orders = np.zeros(0), None
-        scores = np.stack([_simulated(simulator, rng, rounds) for rng in rngs])
+        scores = np.stack([_simulate(simulator, rng, rounds) for rng in rngs])
     else:
-        record = _recorded(simulator, rounds)
+        record = _check_record(simulator, rounds)
         block = record.size - leave_out_blocks(record.size).shape[1]
         orders = np.stack([rng.permutation(record.size)[: rounds + block] for rng in rngs])  # enough without a block
         scores = record[orders[:, :rounds]]
     every = ("learner", "level", "dataset")
-    parts = _measured(named, scores, asked, burn_in)
+    parts = _measure(named, scores, asked, burn_in)
     dims = {name: every if part.ndim == 3 else every[::2] for name, part in parts.items()}
     data = xr.Dataset(
         {name: (dims[name], part) for name, part in parts.items()},
         {"learner": list(named), "level": asked, "dataset": np.arange(datasets)},
         {"diagnostics": "compare", "rounds": rounds, "burn_in": burn_in, "seed": int(seed), "record": record.size},
     )
-    left = {} if orders is None else _without_blocks(named, record, orders, rounds, asked, burn_in)
-    found = [_summarised(name, data[name], left.get(name), record.size) for name in MEASURES]
+    left = {} if orders is None else _measure_without_blocks(named, record, orders, rounds, asked, burn_in)
+    found = [_means_and_errors(name, data[name], left.get(name), record.size) for name in MEASURES]
     return data.assign({key: value for each in found for key, value in each.items()})
 
 
-def _measured(
+def _measure(
     learners: Mapping[str, Any], scores: np.ndarray, levels: np.ndarray, burn_in: int, end: int | None = None
 ) -> dict[str, np.ndarray]:
     """Return each measure over the rounds from ``burn_in`` to ``end``, over (learner, level, data set)."""
@@ -155,7 +155,7 @@ def _measured(
     return parts
 
 
-def _without_blocks(
+def _measure_without_blocks(
     learners: Mapping[str, Any], record: np.ndarray, orders: np.ndarray, rounds: int, levels: np.ndarray, burn_in: int
 ) -> dict[str, np.ndarray]:
     """Return each measure over (learner, level, block): its mean over orders of the record without the block."""
@@ -166,11 +166,13 @@ def _without_blocks(
     kept = [order[stay[order]][:fewer] for stay in stays for order in orders]
     # Filled up to as many rounds as the data sets have, which changes no threshold before: one program serves both.
     scores = np.pad(record[np.stack(kept)], ((0, 0), (0, rounds - fewer)), mode="edge")
-    parts = _measured(learners, scores, levels, min(burn_in, fewer - 1), fewer)
+    parts = _measure(learners, scores, levels, min(burn_in, fewer - 1), fewer)
     return {name: part.reshape(*part.shape[:-1], len(rows), -1).mean(axis=-1) for name, part in parts.items()}
 
 
-def _summarised(name: str, values: "xr.DataArray", left: np.ndarray | None, record: int) -> dict[str, "xr.DataArray"]:
+def _means_and_errors(
+    name: str, values: "xr.DataArray", left: np.ndarray | None, record: int
+) -> dict[str, "xr.DataArray"]:
     """Return the mean of a measure over data sets and its gain over the first learner, with standard errors."""
     finite = values.where(np.isfinite(values))
     found: dict[str, "xr.DataArray"] = {}
@@ -185,7 +187,7 @@ def _summarised(name: str, values: "xr.DataArray", left: np.ndarray | None, reco
     return found
 
 
-def _named(learners: Any) -> dict[str, Any]:
+def _learners_by_name(learners: Any) -> dict[str, Any]:
     if isinstance(learners, Mapping):
         named = {str(name): learner for name, learner in learners.items()}
     elif isinstance(learners, (list, tuple)):
@@ -201,14 +203,14 @@ def _named(learners: Any) -> dict[str, Any]:
     return named
 
 
-def _simulated(simulator: Any, rng: np.random.Generator, rounds: int) -> np.ndarray:
+def _simulate(simulator: Any, rng: np.random.Generator, rounds: int) -> np.ndarray:
     scores = np.asarray(as_numbers("simulator's scores", simulator(rng, rounds)), float)
     if scores.shape != (rounds,):
         raise ValueError(f"simulator returned shape {scores.shape}: expected ({rounds},), a score a round")
     return scores
 
 
-def _recorded(simulator: Any, rounds: int) -> np.ndarray:
+def _check_record(simulator: Any, rounds: int) -> np.ndarray:
     record = np.asarray(as_numbers("simulator", simulator), float)
     if record.ndim != 1 or record.size < max(rounds, 2):
         least = f"rounds = {rounds}" if rounds > 1 else "two"

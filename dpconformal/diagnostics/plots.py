@@ -361,7 +361,7 @@ def plot_posterior(
     mass = float(check_float("mass", mass, 0.0, 1.0, open_low=True, open_high=True))
     as_levels(levels)
     asked = np.atleast_1d(np.asarray(levels, float))
-    x = _points(posterior)
+    x = _points_to_draw(posterior)
     figure, axes = panels(1, 2, 10.0, 3.8)
     left, right = axes[0]
     g, total = np.asarray(posterior.mean.cdf(x), float), float(posterior.total)
@@ -390,7 +390,7 @@ def plot_posterior(
     return figure
 
 
-def _points(posterior: Posterior) -> np.ndarray:
+def _points_to_draw(posterior: Posterior) -> np.ndarray:
     """Points across what is not negligible, and every score, where F jumps."""
     ends = np.asarray(posterior.mean.quantile(np.array([0.001, 0.999])), float)
     room = 0.05 * (ends[1] - ends[0])

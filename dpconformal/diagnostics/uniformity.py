@@ -48,7 +48,7 @@ def ecdf_band(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[np.nda
     """
     count, points = check_int("count", count, 1), check_int("points", points, 1)
     grid = np.arange(1, points + 1) / (points + 1)
-    low, high = _interval(count, grid, band_level(count, prob, points)[0])
+    low, high = _binomial_interval(count, grid, band_level(count, prob, points)[0])
     return grid, low / count, high / count
 
 
@@ -64,18 +64,18 @@ def band_level(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[float
     hold together (for at most 100,000 numbers), which exceeds ``prob`` by what counts in whole numbers leave over.
     """
     count, prob = min(check_int("count", count, 1), _LARGEST), check_probability("prob", prob)
-    return _level(count, prob, check_int("points", points, 1))
+    return _find_level(count, prob, check_int("points", points, 1))
 
 
 @functools.lru_cache(maxsize=256)
-def _level(count: int, prob: float, points: int) -> tuple[float, float]:
+def _find_level(count: int, prob: float, points: int) -> tuple[float, float]:
     grid = np.arange(1, points + 1) / (points + 1)
     small, large = (1 - prob) / points, 1.0  # Bonferroni's level is small enough
     for _ in range(30):
         middle = np.sqrt(small * large)
-        inside = simultaneous_coverage(count, *_interval(count, grid, middle))
+        inside = simultaneous_coverage(count, *_binomial_interval(count, grid, middle))
         small, large = (middle, large) if inside >= prob else (small, middle)
-    return float(small), simultaneous_coverage(count, *_interval(count, grid, small))
+    return float(small), simultaneous_coverage(count, *_binomial_interval(count, grid, small))
 
 
 def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> float:
@@ -87,7 +87,7 @@ def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> floa
     """
     mean = count / (low.size + 1)
     cells = np.arange(count + 1)
-    step = _poisson(cells, mean)
+    step = _poisson_masses(cells, mean)
     used = np.flatnonzero(step > 1e-18)
     begin, step = int(used[0]), step[used[0] : used[-1] + 1]
     alive, floor = np.ones(1), 0
@@ -99,15 +99,15 @@ def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> floa
         if stop >= start:
             kept[start - least : stop - least + 1] = alive[start - floor : stop - floor + 1]
         alive, floor = kept, least
-    return float(min(alive.sum() / _poisson(np.array(count), float(count)), 1.0))
+    return float(min(alive.sum() / _poisson_masses(np.array(count), float(count)), 1.0))
 
 
-def _poisson(k: np.ndarray, mean: float) -> Any:
+def _poisson_masses(k: np.ndarray, mean: float) -> Any:
     """Probabilities of a Poisson distribution."""
     return np.exp(special.xlogy(k, mean) - mean - special.gammaln(k + 1.0))
 
 
-def _interval(count: int, grid: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+def _binomial_interval(count: int, grid: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of the binomial interval at each point."""
     from scipy import stats
 

@@ -345,15 +345,15 @@ class ConcentrationModel:
 
     def cdf(self, sample: dict[str, Any], x: Float[Array, " X"]) -> Float[Array, " X"]:
         """F(x) given the concentration of one draw."""
-        edges, belief = self._lines(sample["concentration"])
+        edges, belief = self._cdf_at_edges(sample["concentration"])
         return jnp.interp(self.prior.cdf(x).astype(edges.dtype), edges, belief)
 
     def quantile(self, sample: dict[str, Any], levels: Float[Array, " A"]) -> Float[Array, " A"]:
         """Smallest x with F(x) ≥ level, given the concentration of one draw."""
-        edges, belief = self._lines(sample["concentration"])
+        edges, belief = self._cdf_at_edges(sample["concentration"])
         return self.prior.quantile(jnp.clip(jnp.interp(levels, belief, edges), 0, 1))
 
-    def _lines(self, a: Array) -> tuple[Array, Array]:
+    def _cdf_at_edges(self, a: Array) -> tuple[Array, Array]:
         """Return the prior's cdf at the edges of the bins, and the belief's."""
         zero = jnp.zeros(1, a.dtype)
         edges = jnp.concatenate([zero, jnp.cumsum(jnp.asarray(self.masses, a.dtype))])

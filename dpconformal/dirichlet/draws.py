@@ -88,7 +88,7 @@ class Draws(NamedTuple):
         return shared + own
 
 
-def _mass(atoms: Array, cumulative: Array, x: Array) -> Array:
+def _mass_up_to(atoms: Array, cumulative: Array, x: Array) -> Array:
     """Mass up to x on atoms (J,), with cumulative (J,)."""
     if atoms.shape[0] == 0:
         return jnp.zeros(x.shape, cumulative.dtype)
@@ -98,8 +98,8 @@ def _mass(atoms: Array, cumulative: Array, x: Array) -> Array:
 
 @jax.jit
 def _cdf(draws: Draws, x: Array) -> Array:
-    shared = jax.vmap(_mass, in_axes=(None, 0, None))(draws.atoms, draws.cumulative, x)
-    own = jax.vmap(_mass, in_axes=(0, 0, None))(draws.own_atoms, draws.own_cumulative, x)
+    shared = jax.vmap(_mass_up_to, in_axes=(None, 0, None))(draws.atoms, draws.cumulative, x)
+    own = jax.vmap(_mass_up_to, in_axes=(0, 0, None))(draws.own_atoms, draws.own_cumulative, x)
     value = jnp.minimum(shared + own, 1)  # rounding only
     invalid = jnp.isnan(_total(draws)).reshape(-1, *(1,) * x.ndim)
     return jnp.where(jnp.isnan(x)[None] | invalid, jnp.nan, value)
@@ -117,7 +117,7 @@ def _quantile(draws: Draws, levels: Array) -> Array:
         parts = (draws.atoms, cumulative), (own_atoms, own_cumulative)
 
         def mass(x: Array) -> Array:
-            return _mass(*parts[0], x) + _mass(*parts[1], x)
+            return _mass_up_to(*parts[0], x) + _mass_up_to(*parts[1], x)
 
         first = [_first_reaching(atoms, mass, levels * total) for atoms, _ in parts if atoms.shape[0]]
         return jnp.min(jnp.stack(first), axis=0)

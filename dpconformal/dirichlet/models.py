@@ -97,20 +97,20 @@ class SticksModel:
 
     def cdf(self, sample: dict[str, Any], x: Float[Array, " X"]) -> Float[Array, " X"]:
         """F(x) of one draw."""
-        places, masses = self._atoms(sample)
+        places, masses = self._atoms_and_masses(sample)
         total = jnp.sum(jnp.where(places[None, :] <= x[:, None], masses[None, :], 0), axis=1)
         return jnp.where(x >= jnp.asarray(self.support[1], x.dtype), 1, jnp.clip(total, 0, 1))
 
     def quantile(self, sample: dict[str, Any], levels: Float[Array, " A"]) -> Float[Array, " A"]:
         """Smallest x with F(x) ≥ level, of one draw; level 1 is the upper end, which the untruncated F needs."""
-        places, masses = self._atoms(sample)
+        places, masses = self._atoms_and_masses(sample)
         order = jnp.argsort(places)
         index = jnp.searchsorted(jnp.cumsum(masses[order]), levels)
         found = places[order][jnp.minimum(index, places.size - 1)]
         low, high = (jnp.asarray(end, levels.dtype) for end in self.support)
         return jnp.where(levels <= 0, low, jnp.where(levels >= 1, high, found))
 
-    def _atoms(self, sample: dict[str, Any]) -> tuple[Array, Array]:
+    def _atoms_and_masses(self, sample: dict[str, Any]) -> tuple[Array, Array]:
         atoms = sample["atoms"]
         lengths = stick_lengths(sample["sticks"]) if self.sticks > 1 else jnp.ones_like(atoms)
         if "shares" not in sample:
@@ -200,7 +200,7 @@ class MixtureModel:
         scales = sample("scales", dist.LogNormal(center, _SCATTER).expand([self.components]).to_event(1))
         x = jnp.asarray(self.scores, dtype)[:, None]
         tiny = jnp.finfo(dtype).tiny  # a stick may be used up, to the last bit
-        heights = jnp.log(stick_lengths(breaks) + tiny) - jnp.log(self._mass(locations, scales) * scales)
+        heights = jnp.log(stick_lengths(breaks) + tiny) - jnp.log(self._mass_inside(locations, scales) * scales)
         bells = -0.5 * ((x - locations[None, :]) / scales[None, :]) ** 2 - 0.5 * math.log(2 * math.pi)
         numpyro.factor("likelihood", jnp.sum(logsumexp(heights[None, :] + bells, axis=1)))
 
@@ -208,15 +208,15 @@ class MixtureModel:
         """F(x) of one draw."""
         weights, locations, scales = stick_lengths(sample["sticks"]), sample["locations"], sample["scales"]
         low, high = (jnp.asarray(end, x.dtype) for end in self.support)
-        below, _ = self._cut(locations, scales)
+        below, _ = self._cdf_at_ends(locations, scales)
         inside = ndtr((jnp.clip(x, low, high)[:, None] - locations[None, :]) / scales[None, :]) - below[None, :]
-        total = jnp.sum(weights[None, :] * inside / self._mass(locations, scales)[None, :], axis=1)
+        total = jnp.sum(weights[None, :] * inside / self._mass_inside(locations, scales)[None, :], axis=1)
         return jnp.where(x >= high, 1, jnp.where(x <= low, 0, jnp.clip(total, 0, 1)))
 
     def quantile(self, sample: dict[str, Any], levels: Float[Array, " A"]) -> Float[Array, " A"]:
         """Smallest x with F(x) ≥ level, of one draw: by bisection between the quantiles of the kernels."""
         locations, scales = sample["locations"], sample["scales"]
-        below, above = self._cut(locations, scales)
+        below, above = self._cdf_at_ends(locations, scales)
         tiny, eps = jnp.finfo(levels.dtype).tiny, jnp.finfo(levels.dtype).eps
         asked = jnp.where((levels > 0) & (levels < 1), levels, 0.5)
         place = jnp.clip(below[None, :] + asked[:, None] * (above - below)[None, :], tiny, 1 - eps)
@@ -232,7 +232,7 @@ class MixtureModel:
         _, found = lax.fori_loop(0, rounds, halve, (jnp.min(kernels, axis=1), jnp.max(kernels, axis=1)))
         return jnp.where(levels <= 0, low, jnp.where(levels >= 1, high, found))
 
-    def _cut(self, locations: Array, scales: Array) -> tuple[Array, Array]:
+    def _cdf_at_ends(self, locations: Array, scales: Array) -> tuple[Array, Array]:
         """Evaluate the normal cdf at the ends; an infinite end is put aside, for its derivative is NaN."""
         values = []
         for end, beyond in zip(self.support, (0, 1), strict=True):
@@ -241,7 +241,7 @@ class MixtureModel:
             values.append(jnp.where(finite, ndtr((jnp.where(finite, end, 0) - locations) / scales), beyond))
         return values[0], values[1]
 
-    def _mass(self, locations: Array, scales: Array) -> Array:
+    def _mass_inside(self, locations: Array, scales: Array) -> Array:
         """Return what the cut leaves of each kernel."""
-        below, above = self._cut(locations, scales)
+        below, above = self._cdf_at_ends(locations, scales)
         return above - below

@@ -30,13 +30,13 @@ def split(posterior: Posterior, key: Array, draws: int, sticks: int | None = Non
     That is the posterior itself, and only its prior part is infinite: the sticks that leave no more than a given mass
     over do not grow with the number of scores.
     """
-    return _split(posterior, key, draws, _checked_sticks(posterior, "split", draws, sticks))
+    return _split(posterior, key, draws, _number_of_sticks(posterior, "split", draws, sticks))
 
 
 @jax.jit(static_argnames=("draws", "sticks"))
 def _split(posterior: Posterior, key: Array, draws: int, sticks: int) -> Draws:
     keys, (a, scores, _) = jax.random.split(key, 4), evidence(posterior)
-    atoms, own = _in_order(_prior_draws(posterior, keys[0], (draws, sticks)), _broken_stick(keys[1], a, draws, sticks))
+    atoms, own = _sort_atoms(_prior_draws(posterior, keys[0], (draws, sticks)), _break_stick(keys[1], a, draws, sticks))
     shared = jnp.cumsum(_score_masses(posterior, keys[2], draws), axis=-1)
     if shared.shape[-1]:
         prior_mass, score_mass = jax.random.gamma(keys[3], a, (draws, 1), a.dtype), shared[:, -1:]
@@ -53,16 +53,16 @@ def sticks(posterior: Posterior, key: Array, draws: int, sticks: int | None = No
     The last stick takes what is left. By default there are about 14·(a + n); with too few of them the mean is right and
     the spread too large.
     """
-    return _sticks(posterior, key, draws, _checked_sticks(posterior, "sticks", draws, sticks))
+    return _sticks(posterior, key, draws, _number_of_sticks(posterior, "sticks", draws, sticks))
 
 
 @jax.jit(static_argnames=("draws", "sticks"))
 def _sticks(posterior: Posterior, key: Array, draws: int, sticks: int) -> Draws:
     keys = jax.random.split(key)
     atoms = _mean_draws(posterior, keys[0], (draws, sticks))
-    masses = _broken_stick(keys[1], jnp.asarray(posterior.total, atoms.dtype), draws, sticks)
+    masses = _break_stick(keys[1], jnp.asarray(posterior.total, atoms.dtype), draws, sticks)
     nothing = jnp.zeros((draws, 0), atoms.dtype)
-    return Draws(*_ends(posterior), nothing[0], nothing, *_in_order(atoms, masses))
+    return Draws(*_ends(posterior), nothing[0], nothing, *_sort_atoms(atoms, masses))
 
 
 def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) -> Draws:
@@ -112,10 +112,10 @@ def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) 
 @jax.jit(static_argnames=("draws", "steps", "sticks"))
 def _urn(posterior: Posterior, key: Array, draws: int, steps: int, sticks: int) -> Draws:
     keys, (a, scores, _) = jax.random.split(key, 6), evidence(posterior)
-    rest = jax.random.gamma(keys[0], a, (draws, 1), a.dtype) * _broken_stick(keys[1], a, draws, sticks)
+    rest = jax.random.gamma(keys[0], a, (draws, 1), a.dtype) * _break_stick(keys[1], a, draws, sticks)
     masses = jax.random.exponential(keys[2], (draws, steps), a.dtype), rest
     places = _future(posterior, keys[3], draws, steps), _prior_draws(posterior, keys[4], rest.shape)
-    atoms, own = _in_order(*(jnp.concatenate(parts, axis=-1) for parts in (places, masses)))
+    atoms, own = _sort_atoms(*(jnp.concatenate(parts, axis=-1) for parts in (places, masses)))
     shared = jnp.cumsum(_score_masses(posterior, keys[5], draws), axis=-1)
     total = own[:, -1:] + (shared[:, -1:] if shared.shape[-1] else 0)
     return Draws(*_ends(posterior), scores, shared / total, atoms, own / total)
@@ -237,7 +237,7 @@ def _enough_sticks(weight: Any, share: Any) -> int | None:
     return max(math.ceil(math.log(_TAIL / float(share)) / -math.log1p(1 / float(weight))), 1)
 
 
-def _checked_sticks(posterior: Posterior, method: str, draws: int, sticks: int | None) -> int:
+def _number_of_sticks(posterior: Posterior, method: str, draws: int, sticks: int | None) -> int:
     """Return how many sticks to break: enough, or those asked for, with a warning if they leave much mass over."""
     if sticks is None:
         sticks = _enough_sticks(*_weight_and_share(posterior, method))
@@ -267,13 +267,13 @@ def _ends(posterior: Posterior) -> tuple[Array, Array]:
     return low, high
 
 
-def _in_order(atoms: Array, masses: Array) -> tuple[Array, Array]:
+def _sort_atoms(atoms: Array, masses: Array) -> tuple[Array, Array]:
     """Sort the atoms of each draw, and add up their masses."""
     atoms, masses = lax.sort((atoms, masses), dimension=-1, num_keys=1)
     return atoms, jnp.cumsum(masses, axis=-1)
 
 
-def _broken_stick(key: Array, concentration: Array, draws: int, count: int) -> Float[Array, "D K"]:
+def _break_stick(key: Array, concentration: Array, draws: int, count: int) -> Float[Array, "D K"]:
     """Break sticks: what is left after k of them is exp of a sum of exponentials; the last takes the rest."""
     pieces = jax.random.exponential(key, (draws, count), concentration.dtype) / concentration
     left = jnp.cumsum(pieces, axis=-1) - pieces

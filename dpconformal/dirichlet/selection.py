@@ -128,12 +128,12 @@ def choose(
         for name, value in (("bins", bins), ("learn", learn), ("low", low), ("high", high)):
             if value is not None:
                 raise ValueError(f"{name} = {value!r}: only a prior that is learned has it; leave out prior or {name}")
-        values, taught = _sequence(scores, moments.support(prior)), 0
+        values, taught = _check_sequence(scores, moments.support(prior)), 0
         candidates: dict[str, Prior] = {type(prior).__name__: prior}
     else:
         ends = check_float("low", 0.0 if low is None else low), check_float("high", 1.0 if high is None else high)
         check_interval("choose", *ends)
-        values = _sequence(scores, ends)
+        values = _check_sequence(scores, ends)
         share = check_float("learn", _LEARN if learn is None else learn, 0.0, 1.0, open_low=True, open_high=True)
         taught = int(share * values.size)
         sizes = [check_int(f"bins[{i}]", size, 1) for i, size in enumerate(_BINS if bins is None else bins)]
@@ -163,7 +163,7 @@ def choose(
     return Choice(float(grid[column]), list(candidates.values())[best], table)
 
 
-def _sequence(scores: Numbers, support: tuple[Any, Any]) -> np.ndarray:
+def _check_sequence(scores: Numbers, support: tuple[Any, Any]) -> np.ndarray:
     check_time_index("scores", scores)
     values = np.asarray(checked_scores(scores, support), float)
     if values.ndim != 1:

@@ -7,7 +7,7 @@ from scipy.special import betaincinv
 
 from dpconformal.beliefs import ERM, Exact, SplitConformal
 from dpconformal.display.figures import COLOURS, INK, panels
-from dpconformal.experiments.runs import Folder, as_run, certified, over_seeds, run_batches, tabulate_seeds
+from dpconformal.experiments.runs import Folder, add_certificate, as_run, mean_and_error, run_batches, tabulate_seeds
 from dpconformal.priors import Beta, Histogram, Uniform
 from dpconformal.replay import replay
 from dpconformal.schedules import Dirichlet, InverseSqrt
@@ -121,7 +121,7 @@ def frequentist(
         {"prior": list(choices), "learner": list(METHODS), "count": counts, "seed": np.arange(seeds)},
         {"experiment": "frequentist", "level": level, "delta": _DELTA},
     )
-    return certified(data, runs)
+    return add_certificate(data, runs)
 
 
 def tabulate_frequentist(data: "xr.Dataset") -> "pd.DataFrame":
@@ -139,7 +139,7 @@ def plot_frequentist(data: "xr.Dataset") -> Any:
     styles["1/√t"]["marker"] = "D"
     styles["ERM"] = {"color": COLOURS["ERM"], "marker": "s"}
     styles["SplitConformal"] = {"color": "#b9d2ea", "marker": "", "linewidth": 5, "zorder": 1}  # a = 1 lies on it
-    mean, error = over_seeds(data[_MEASURES])
+    mean, error = mean_and_error(data[_MEASURES])
     slope = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
     titles = ("Good prior: helps while n is small", "Uniform prior", "Wrong prior: hurts until n ≫ a")
     for column, prior in enumerate(data.prior.values):

@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.baselines import MultiMVP, MultiOGD
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.display.figures import panels
-from dpconformal.experiments.runs import Folder, certified, run_batches
+from dpconformal.experiments.runs import Folder, add_certificate, run_batches
 from dpconformal.replay import replay
 from dpconformal.validation import check_int
 
@@ -92,7 +92,7 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, che
         },
         {"experiment": "monotonicity", "shown": seed},
     )
-    return certified(data, {"Exact": run})  # type: ignore[dict-item]
+    return add_certificate(data, {"Exact": run})  # type: ignore[dict-item]
 
 
 def tabulate_monotonicity(data: "xr.Dataset") -> "pd.DataFrame":

@@ -39,15 +39,15 @@ def read_prices(source: Any, column: str = "Open", start: Any = None, end: Any =
     ``source``: A data set of `arch`, 1999 to 2018; or a CSV file with a header, a column ``Date`` and columns of
     prices. Its days may come in any order; its dates in any usual format, as long as day and month cannot be confused.
     """
-    pd = _imported("pandas", "reading prices needs pandas")
-    first, last = (None if day is None else _day(name, day) for name, day in (("start", start), ("end", end)))
+    pd = _import("pandas", "reading prices needs pandas")
+    first, last = (None if day is None else _parse_day(name, day) for name, day in (("start", start), ("end", end)))
     if first is not None and last is not None and first > last:
         raise ValueError(f"start = {first} is after end = {last}: exchange them")
     if not isinstance(column, str):
         raise ValueError(f"column = {column!r}: pass the name of a column, such as 'Open'")
     is_bundled = isinstance(source, str) and source in BUNDLED
-    name, lines, days, cells = _bundled(source, column) if is_bundled else _from_file(source, column)
-    dates = _dates(name, lines, days)
+    name, lines, days, cells = _read_bundled(source, column) if is_bundled else _read_file(source, column)
+    dates = _parse_dates(name, lines, days)
     order = np.argsort(dates, kind="stable")
     repeated = np.flatnonzero(dates[order][1:] == dates[order][:-1])
     if repeated.size:
@@ -62,26 +62,26 @@ def read_prices(source: Any, column: str = "Open", start: Any = None, end: Any =
         asked = f" from {first or 'the first day'} to {last or 'the last day'}" if first or last else ""
         remedy = f"the dates run from {dates.min()} to {dates.max()}" if asked and dates.size else "add days"
         raise ValueError(f"{name}: {inside.sum()} prices{asked}, and at least {LEAST} are needed; {remedy}")
-    prices = np.array([_price(name, lines[row], column, cells[row]) for row in np.flatnonzero(inside).tolist()])
+    prices = np.array([_parse_price(name, lines[row], column, cells[row]) for row in np.flatnonzero(inside).tolist()])
     return pd.Series(prices, pd.DatetimeIndex(dates[inside], name="Date"), name=column).sort_index()
 
 
-def _imported(module: str, why: str) -> Any:
+def _import(module: str, why: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(f"{why}: pip install '.[experiments]' in a clone of dpconformal") from error
 
 
-def _bundled(source: str, column: str) -> _Columns:
+def _read_bundled(source: str, column: str) -> _Columns:
     """Bring a data set of `arch` into the form of a file; its first row counts as line 2, below the header."""
-    frame = _imported(f"arch.data.{source}", f"{source!r} comes with arch").load()
-    place = _position(source, list(frame.columns), column)
+    frame = _import(f"arch.data.{source}", f"{source!r} comes with arch").load()
+    place = _column_index(source, list(frame.columns), column)
     cells = [repr(float(price)) for price in frame.iloc[:, place]]
     return source, list(range(2, len(frame) + 2)), list(frame.index.strftime("%Y-%m-%d")), cells
 
 
-def _from_file(source: Any, column: str) -> _Columns:
+def _read_file(source: Any, column: str) -> _Columns:
     """Take the dates and one column out of a CSV file, as text, with the lines they stand on."""
     try:
         path = Path(source).expanduser()
@@ -97,7 +97,7 @@ def _from_file(source: Any, column: str) -> _Columns:
     if not rows:
         raise ValueError(f"{name} is empty: expected a header such as Date,Open,High,Low,Close and a line a day")
     header = [cell.strip() for cell in rows[0][1]]
-    day, price = _position(name, header, "Date"), _position(name, header, column)
+    day, price = _column_index(name, header, "Date"), _column_index(name, header, column)
     for line, row in rows[1:]:
         if len(row) != len(header):
             raise ValueError(
@@ -108,7 +108,7 @@ def _from_file(source: Any, column: str) -> _Columns:
     return name, lines, days, [row[price].strip() for _, row in rows[1:]]
 
 
-def _position(name: str, header: list[str], column: str) -> int:
+def _column_index(name: str, header: list[str], column: str) -> int:
     """Find a column."""
     found = [place for place, cell in enumerate(header) if cell.casefold() == column.casefold()]
     if len(found) != 1:
@@ -117,7 +117,7 @@ def _position(name: str, header: list[str], column: str) -> int:
     return found[0]
 
 
-def _dates(name: str, lines: list[int], days: list[str]) -> np.ndarray:
+def _parse_dates(name: str, lines: list[int], days: list[str]) -> np.ndarray:
     """Read dates in the one format that fits all of them."""
     import pandas as pd
 
@@ -141,7 +141,7 @@ def _dates(name: str, lines: list[int], days: list[str]) -> np.ndarray:
     return np.asarray(readings[best].to_numpy(), "datetime64[D]")
 
 
-def _price(name: str, line: int, column: str, cell: str) -> float:
+def _parse_price(name: str, line: int, column: str, cell: str) -> float:
     """Read one price."""
     try:
         price = math.nan if "_" in cell else float(cell)
@@ -155,7 +155,7 @@ def _price(name: str, line: int, column: str, cell: str) -> float:
     return price
 
 
-def _day(name: str, day: Any) -> date:
+def _parse_day(name: str, day: Any) -> date:
     """Read the day on which a selection begins or ends."""
     try:
         return date.fromisoformat(day) if isinstance(day, str) else date(day.year, day.month, day.day)
@@ -190,10 +190,10 @@ def garch_scores(
     if prices.ndim != 1 or prices.size < warmup + 2:
         raise ValueError(f"prices has shape {prices.shape}: pass a sequence of at least warmup + 2 = {warmup + 2}")
     raise_at("prices", prices, ~((prices > 0) & np.isfinite(prices)), "must be positive and finite")
-    arch = _imported("arch", "GARCH models need arch")
-    file = None if cache is False else _file(cache, prices, (arch.__version__, lookback, refit_every, warmup))
+    arch = _import("arch", "GARCH models need arch")
+    file = None if cache is False else _cache_file(cache, prices, (arch.__version__, lookback, refit_every, warmup))
     if file is not None:
-        if (kept := _load(file, prices.size)) is not None:
+        if (kept := _read_cache(file, prices.size)) is not None:
             return kept
         _make_folder(file.parent)
     returns = 100 * np.diff(prices) / prices[:-1]
@@ -222,7 +222,7 @@ def garch_scores(
         days = range(first, min(first + _DAYS, returns.size))
         scores[days.start : days.stop], parameters = journal.once(f"days from {first}", some_days, days, parameters)
     if file is not None:
-        _store(file, scores)
+        _write_cache(file, scores)
     return scores
 
 
@@ -234,7 +234,7 @@ def _forecast(model: Any, parameters: np.ndarray) -> tuple[float, np.ndarray]:
         return float(result.forecast(horizon=1).variance.iloc[-1, 0]), np.asarray(result.params, float)
 
 
-def _file(cache: Any, prices: np.ndarray, options: tuple[Any, ...]) -> Path:
+def _cache_file(cache: Any, prices: np.ndarray, options: tuple[Any, ...]) -> Path:
     """Name the file of a result by all that it depends on."""
     if cache is None or cache is True:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpconformal" / "garch"
@@ -246,7 +246,7 @@ def _file(cache: Any, prices: np.ndarray, options: tuple[Any, ...]) -> Path:
     return folder / f"{hashlib.sha256(content).hexdigest()}.npy"
 
 
-def _load(file: Path, days: int) -> np.ndarray | None:
+def _read_cache(file: Path, days: int) -> np.ndarray | None:
     """Read a result, unless it is missing or cannot be one."""
     try:
         with warnings.catch_warnings(action="error"), file.open("rb") as opened:
@@ -268,7 +268,7 @@ def _make_folder(folder: Path) -> None:
         raise ValueError(f"cache = {str(folder)!r}: {error}; pass another folder, or False for no cache") from None
 
 
-def _store(file: Path, scores: np.ndarray) -> None:
+def _write_cache(file: Path, scores: np.ndarray) -> None:
     """Write a result, under its name only when it is complete."""
     content = io.BytesIO()
     np.save(content, scores, allow_pickle=False)

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.display.figures import FAINT, OURS, panels
-from dpconformal.experiments.runs import Folder, as_run, certified, run_steps, thresholds_of
+from dpconformal.experiments.runs import Folder, add_certificate, as_run, run_steps, thresholds_of
 from dpconformal.metrics import regret
 from dpconformal.priors import Histogram, Uniform
 from dpconformal.streams import alternating
@@ -85,7 +85,7 @@ def prior(rounds: int = 1000, seed: int = 0, progress: bool = True, checkpoint: 
         {"prior": list(runs), "time": np.arange(1, rounds + 1), "level": LEVELS},
         {"experiment": "prior"},
     )
-    return certified(data, ours)
+    return add_certificate(data, ours)
 
 
 def tabulate_prior(data: "xr.Dataset") -> "pd.DataFrame":

@@ -83,7 +83,7 @@ def replay_seeds(learner: Any, scores: Any, levels: Any, seeds: int) -> Any:
     return jax.vmap(one)(jnp.arange(seeds, dtype=jnp.int32))
 
 
-def over_seeds(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
+def mean_and_error(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
     """Return means over the seeds and their standard errors; NaN where there is an infinite value."""
     measured = data.where(np.isfinite(data))
     return measured.mean("seed"), measured.std("seed", ddof=1) / np.sqrt(data.sizes["seed"])
@@ -91,7 +91,7 @@ def over_seeds(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
 
 def tabulate_seeds(measured: "xr.Dataset", **more: Any) -> "pd.DataFrame":
     """Tabulate means over the seeds, each with its standard error ("se"), and more columns."""
-    mean, error = over_seeds(measured)
+    mean, error = mean_and_error(measured)
     table = mean.merge(error.rename({name: f"{name} se" for name in error.data_vars})).assign(more)
     columns = [column for name in mean.data_vars for column in (name, f"{name} se")]
     dims = [dim for dim in next(iter(measured.values())).dims if dim != "seed"]
@@ -99,7 +99,7 @@ def tabulate_seeds(measured: "xr.Dataset", **more: Any) -> "pd.DataFrame":
     return found.rename(columns=lambda name: name.replace("_", " "))
 
 
-def certified(data: "xr.Dataset", runs: Mapping[str, Replay]) -> "xr.Dataset":
+def add_certificate(data: "xr.Dataset", runs: Mapping[str, Replay]) -> "xr.Dataset":
     """Certify runs; return data with ``certificate`` (text) and ``certified`` (1 if all pass) in its attributes."""
     certificates = {name: certify(run) for name, run in runs.items()}
     text = "\n\n".join(f"{name}\n{certificate}" for name, certificate in certificates.items())

@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.baselines import MVP, OGD
 from dpconformal.beliefs import ERM, Exact, Quantized
 from dpconformal.display.figures import COLOURS, FAINT, panels
-from dpconformal.experiments.runs import Folder, as_run, certified, replay_seeds, run_steps, thresholds_of
+from dpconformal.experiments.runs import Folder, add_certificate, as_run, replay_seeds, run_steps, thresholds_of
 from dpconformal.metrics import regret
 from dpconformal.streams import alternating
 from dpconformal.theory import quantized_regret_bound
@@ -94,7 +94,7 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, chec
         {"learner": list(methods), "time": time, "level": list(_LEVELS), "seed": np.arange(seeds)},
         {"experiment": "switching"},
     )
-    return certified(data, {name: runs[name] for name in ("Quantized", "Exact")})
+    return add_certificate(data, {name: runs[name] for name in ("Quantized", "Exact")})
 
 
 def _warmup(curves: np.ndarray, window: int = 50) -> np.ndarray:
