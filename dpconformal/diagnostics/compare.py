@@ -219,12 +219,8 @@ def _check_record(simulator: Any, rounds: int) -> np.ndarray:
 
 
 def leave_out_blocks(count: int) -> np.ndarray:
-    """
-    List what is left of a record without each of its blocks.
-
-    Returns: Positions that are kept, ascending. Blocks are consecutive and equally long; there are 20 to 39 of them, or
-    as many as there are numbers. What remains at the end, shorter than a block, is never left out.
-    """
+    """List the positions of a record that stay when each of its consecutive blocks, 20 to 39 of them, is left out."""
+    # What remains at the end, shorter than a block, is never left out.
     length = max(1, count // _BLOCKS)
     starts = np.arange(0, count - length + 1, length)
     kept = np.arange(count - length)
@@ -232,12 +228,9 @@ def leave_out_blocks(count: int) -> np.ndarray:
 
 
 def jackknife_error(values: Any, count: int, kept: int) -> Any:
-    """
-    Estimate the standard error of a statistic over records from its values on one record without each block.
-
-    Returns: Standard errors of the delete-a-group jackknife, times what Student's distribution asks for: few blocks
-    tell a standard error roughly, and two of these have the probability of two exact ones. With 20 blocks that is 1.07.
-    """
+    """Estimate a standard error over records by the delete-a-group jackknife, from one value without each block."""
+    # Few blocks tell a standard error roughly: times what Student's distribution asks for, two of these have the
+    # probability of two exact ones. With 20 blocks that is 1.07.
     values = np.where(np.isfinite(values), values, np.nan)
     variance = values.var(axis=-1, ddof=1) * kept**2 / ((count - kept) * count)
     return np.sqrt(variance) * special.stdtrit(values.shape[-1] - 1, special.ndtr(2)) / 2

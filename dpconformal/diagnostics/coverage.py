@@ -170,13 +170,10 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
 
 
 def window_band(chance: Scalar, window: int, rounds: int, prob: Scalar = 0.95) -> tuple[int, int]:
-    """
-    Bound the number of heads in every window of a sequence of iid coins, with a given probability for all windows.
-
-    From the distribution of the largest window, by the product form of Naus (1982): what happens in two and in three
-    windows' length is known exactly, and what is far apart is as good as independent. Each side has half of what is
-    left over, so the probability of staying inside is at least ``prob``.
-    """
+    """Bound the number of heads of iid coins in every window, with a given probability for all windows together."""
+    # From the distribution of the largest window, by the product form of Naus (1982): what happens in two and in three
+    # windows' length is known exactly, and what is far apart is as good as independent. Each side has half of what is
+    # left over, so the probability of staying inside is at least ``prob``.
     chance = float(check_float("chance", chance, 0.0, 1.0))
     window, rounds = check_int("window", window, 1), check_int("rounds", rounds, 1)
     if window > rounds:

@@ -391,7 +391,7 @@ def plot_posterior(
 
 
 def _points_to_draw(posterior: Posterior) -> np.ndarray:
-    """Points across what is not negligible, and every score, where F jumps."""
+    """Return points across what is not negligible, and every score, where F jumps."""
     ends = np.asarray(posterior.mean.quantile(np.array([0.001, 0.999])), float)
     room = 0.05 * (ends[1] - ends[0])
     low, high = (float(end) for end in posterior.prior.support)
@@ -401,6 +401,7 @@ def _points_to_draw(posterior: Posterior) -> np.ndarray:
 
 
 def _beta_quantile(total: float, mean: np.ndarray, probability: float) -> np.ndarray:
+    """Return a quantile of F(x) at each point, from its mean; where that is 0 or 1, F(x) is certain."""
     known = (mean <= 0) | (mean >= 1)
     inner = np.where(known, 0.5, mean)
     return np.where(known, mean, special.betaincinv(total * inner, total * (1 - inner), probability))

@@ -53,16 +53,9 @@ def ecdf_band(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[np.nda
 
 
 def band_level(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[float, float]:
-    """
-    Find the level of the binomial intervals that together hold the ECDF with a given probability.
-
-    Exact up to 100,000 numbers. For more the level of 100,000 is used: by then the counts are so nearly continuous that
-    the level is all but that of the Brownian bridge, to which the ECDF tends. From 50,000 numbers to 100,000 the
-    probability of the same level changes by less than 0.001.
-
-    Returns: One minus the probability of each interval, the largest that will do; and the probability that all of them
-    hold together (for at most 100,000 numbers), which exceeds ``prob`` by what counts in whole numbers leave over.
-    """
+    """Find the level of the binomial intervals that hold the ECDF together, and with which probability they do."""
+    # Exact up to 100,000 numbers, whose level is used for more: by then the counts are so nearly continuous that it is
+    # all but that of the Brownian bridge. From 50,000 numbers on the probability changes by less than 0.001.
     count, prob = min(check_int("count", count, 1), _LARGEST), check_probability("prob", prob)
     return _find_level(count, prob, check_int("points", points, 1))
 
@@ -79,12 +72,9 @@ def _find_level(count: int, prob: float, points: int) -> tuple[float, float]:
 
 
 def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> float:
-    """
-    Compute the probability that the counts of iid uniform numbers stay within limits at equally spaced points.
-
-    The counts of N numbers in the cells between the points are independent Poisson counts, given that these add up to
-    N. So the count moves from point to point by a convolution, and what leaves the limits is dropped on the way.
-    """
+    """Compute the probability that the counts of iid uniform numbers stay within limits at equally spaced points."""
+    # The counts in the cells between the points are independent Poisson counts, given that these add up to N. So the
+    # count moves from point to point by a convolution, and what leaves the limits is dropped on the way.
     mean = count / (low.size + 1)
     cells = np.arange(count + 1)
     step = _poisson_masses(cells, mean)

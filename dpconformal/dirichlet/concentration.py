@@ -172,14 +172,15 @@ def bin_counts(scores: Numbers, prior: Prior, bins: int) -> tuple[np.ndarray, np
 
 
 def log_likelihood(a: Numbers, counts: Numbers, masses: Numbers) -> np.ndarray:
-    """Log-likelihood of concentrations, Dirichlet-multinomial without the term that has no a."""
+    """Return the log-likelihood of concentrations, Dirichlet-multinomial without the term that has no a."""
     a, counts, masses = (np.asarray(v, float) for v in (a, counts, masses))
     held = counts > 0
     return _log_rising(a[:, None] * masses[held], counts[held]).sum(axis=1) - _log_rising(a, counts.sum())
 
 
 def _log_rising(x: np.ndarray, count: np.ndarray | float) -> np.ndarray:
-    """Log of x(x + 1)...(x + count - 1): betaln keeps its digits where two gammaln would cancel."""
+    """Return the log of x(x + 1)...(x + count - 1)."""
+    # betaln keeps its digits where two gammaln would cancel.
     some = np.where(count > 0, count, 1)
     return np.where(count > 0, gammaln(some) - betaln(x, some), 0.0)
 

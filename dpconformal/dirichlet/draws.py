@@ -89,7 +89,7 @@ class Draws(NamedTuple):
 
 
 def _mass_up_to(atoms: Array, cumulative: Array, x: Array) -> Array:
-    """Mass up to x on atoms (J,), with cumulative (J,)."""
+    """Return the mass up to x on atoms (J,), with cumulative (J,)."""
     if atoms.shape[0] == 0:
         return jnp.zeros(x.shape, cumulative.dtype)
     passed = jnp.searchsorted(atoms, x, side="right")
@@ -106,7 +106,7 @@ def _cdf(draws: Draws, x: Array) -> Array:
 
 
 def _total(draws: Draws) -> Array:
-    """Mass of each draw: 1 but for rounding, NaN if the posterior was invalid inside jit."""
+    """Return the mass of each draw: 1 but for rounding, NaN if the posterior was invalid inside jit."""
     parts = [part[:, -1] for part in (draws.cumulative, draws.own_cumulative) if part.shape[-1]]
     return sum(parts, jnp.zeros(draws.cumulative.shape[0], draws.atoms.dtype))
 

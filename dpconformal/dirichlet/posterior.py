@@ -415,7 +415,7 @@ def _nan_if_invalid(a: Any, scores: Any, counts: Any, support: tuple[Any, Any]) 
 
 @jax.jit
 def _beta_shapes(posterior: Posterior, x: Array) -> tuple[Array, Array]:
-    """Masses above and below x, prior's and scores'; not by 1 - cdf, which would lose small ones."""
+    """Return the masses above and below x, prior's and scores'; not by 1 - cdf, which would lose small ones."""
     a, scores, counts = evidence(posterior, x.dtype)
     cumulative = jnp.concatenate([jnp.zeros(1, x.dtype), jnp.cumsum(counts)])
     below = cumulative[jnp.searchsorted(scores, x, side="right")]

@@ -310,14 +310,9 @@ def _mean_draws(posterior: Posterior, key: Array, shape: tuple[int, ...]) -> Arr
 
 # JAX draws gamma variates one after the other on a CPU; here all are proposed together.
 def log_gamma(key: Array, alpha: Float[Array, "*k"], shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """
-    Draw logarithms of gamma variates, by the method of Marsaglia and Tsang (2000).
-
-    All are proposed together until each has been accepted, which takes a few rounds. Below 1 the shape is raised by one
-    and the variate multiplied by U^(1/alpha); in logarithms, for it may be too small for a float.
-
-    Returns: In the dtype of alpha; NaN where alpha is not positive and finite.
-    """
+    """Draw logarithms of gamma variates by the method of Marsaglia and Tsang (2000); NaN for shapes that are none."""
+    # All are proposed together until each has been accepted, which takes a few rounds. Below 1 the shape is raised by
+    # one and the variate multiplied by U^(1/alpha); in logarithms, for it may be too small for a float.
     dtype, valid = alpha.dtype, (alpha > 0) & jnp.isfinite(alpha)
     known = jnp.where(valid, alpha, 1)
     raised = jnp.where(known < 1, known + 1, known) - 1 / 3

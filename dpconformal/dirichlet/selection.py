@@ -172,12 +172,9 @@ def _check_sequence(scores: Numbers, support: tuple[Any, Any]) -> np.ndarray:
 
 
 def crps_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray) -> np.ndarray:
-    """
-    Mean CRPS of Dirichlet-process beliefs, exactly.
-
-    With λ = a/(a + n) the belief is λ P0 + (1 - λ) · empirical, so the CRPS is a quadratic in λ. Its three coefficients
-    are mean distances between the score, draws of P0 and scores seen, and do not depend on a.
-    """
+    """Return the mean CRPS of Dirichlet-process beliefs, exactly."""
+    # With λ = a/(a + n) the belief is λ P0 + (1 - λ) · empirical, so the CRPS is a quadratic in λ. Its coefficients are
+    # mean distances between the score, draws of P0 and scores seen, and do not depend on a.
     mean, spread = moments.mean(prior), _half_mean_difference(prior)
     if not np.isfinite(mean + spread):
         raise ValueError(
@@ -197,7 +194,7 @@ def crps_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray) -> 
 
 
 def log_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray, cells: int) -> np.ndarray:
-    """Mean of minus the log-probability that beliefs give to the cell of the next score."""
+    """Return the mean of minus the log-probability that beliefs give to the cell of the next score."""
     low, high = moments.support(prior)
     if not np.isfinite(high - low):
         raise ValueError(f"prior has support [{low:g}, {high:g}]: cells of equal width need a bounded one; use 'crps'")
@@ -214,7 +211,7 @@ def log_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray, cell
 
 
 def distances_to_past(scores: np.ndarray) -> np.ndarray:
-    """Sum of abs(score_t - score_i) over i < t, by splitting in halves: T log² T steps."""
+    """Return the sum of abs(score_t - score_i) over i < t, by splitting in halves: T log² T steps."""
     total = np.zeros(scores.size)
 
     def split(start: int, end: int) -> None:
