@@ -252,7 +252,9 @@ def test_mixture_density_is_normalised_on_any_support():
         sites["locations"] = prior.quantile(sites["places"])
 
         def log_density(value, sites=sites, model=model):
-            shifted = SimpleNamespace(**{**vars(model), "scores": jnp.atleast_1d(value)}, _mass_inside=model._mass_inside)
+            shifted = SimpleNamespace(
+                **{**vars(model), "scores": jnp.atleast_1d(value)}, _mass_inside=model._mass_inside
+            )
             return likelihood(shifted, sites)
 
         x = np.linspace(low, high, 2001)
