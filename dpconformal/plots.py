@@ -31,14 +31,17 @@ def thresholds(run: Replay, ax: Any = None) -> Any:
     matplotlib Axes
         With the picture.
     """
-    series, scores, levels = _one_sequence(run)
-    ax = _axes(ax)
+    check_one_sequence(run)
+    # A round without a score has thresholds, and no dot: Matplotlib leaves NaN out.
+    series, scores, levels = (np.asarray(part, float) for part in (run.thresholds, run.scores, run.levels))
+    ax = axes_or_new(ax, 8.0, 4.0)
     time = np.arange(1, scores.size + 1)
     ax.scatter(time, scores, s=6, color=FAINT, alpha=0.35, linewidths=0, label="scores", rasterized=True)
     labels = []
-    for column, level, colour in zip(series.T, levels, _shades(len(levels)), strict=True):
+    for column, level, colour in zip(series.T, levels, shades(len(levels)), strict=True):
         ax.plot(time, column, color=colour, linewidth=1.6)
-        labels.append((_last_finite(column), f"{level:g}", colour))
+        finite = column[np.isfinite(column)]
+        labels.append((finite[-1] if finite.size else np.nan, f"{level:g}", colour))
     _label_lines(ax, time[-1] if time.size else 0, labels)
     ax.set(xlabel="round", ylabel="score", title="Thresholds by confidence level")
     return ax
@@ -62,12 +65,12 @@ def coverage(run: Replay, window: int = 250, ax: Any = None) -> Any:
     matplotlib Axes
         With the picture: a solid line a level, its target dashed.
     """
-    _, _, levels = _one_sequence(run)
-    series = np.asarray(rolling_coverage(run, window))
-    ax = _axes(ax)
+    check_one_sequence(run)
+    series, levels = np.asarray(rolling_coverage(run, window)), np.asarray(run.levels, float)
+    ax = axes_or_new(ax, 8.0, 4.0)
     time = observed_rounds(run)[window - 1 :]
     labels = []
-    for column, level, colour in zip(series.T, levels, _shades(len(levels)), strict=True):
+    for column, level, colour in zip(series.T, levels, shades(len(levels)), strict=True):
         ax.hlines(level, time[0], time[-1], color=colour, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.8)
         ax.plot(time, column, color=colour, linewidth=1.6)
         labels.append((level, f"{level:g}", colour))
@@ -112,48 +115,35 @@ def behaviour(learner: Learner, levels: Numbers = (0.5, 0.9), rounds: int = 600,
     return figure
 
 
-def _axes(ax: Any) -> Any:
+def axes_or_new(ax: Any, width: float, height: float) -> Any:
+    """Return the axes given, or those of a new figure, without what a picture does not need."""
     if ax is None:
-        ax = pyplot().figure(figsize=(8, 4), layout="constrained").add_subplot()
+        ax = pyplot().figure(figsize=(width, height), layout="constrained").add_subplot()
     return quiet(ax)
 
 
-def _one_sequence(run: Replay) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    arrays = arrays_of(run)
-    if arrays.thresholds.ndim != 2 or np.ndim(run.levels) != 1:
+def check_one_sequence(run: Replay) -> None:
+    """Check that a picture can show a run."""
+    shape = arrays_of(run).thresholds.shape
+    if len(shape) != 2 or np.ndim(run.levels) != 1:
         raise ValueError(
-            f"run.thresholds has shape {arrays.thresholds.shape}, run.levels {np.shape(run.levels)}: a picture shows "
-            "one sequence with fixed levels"
+            f"run.thresholds has shape {shape}, run.levels {np.shape(run.levels)}: a picture shows one sequence with "
+            "fixed levels"
         )
-    # A round without a score has thresholds, and no dot: Matplotlib leaves NaN out.
-    return np.asarray(run.thresholds, float), np.asarray(run.scores, float), np.asarray(run.levels, float)
 
 
-def _shades(count: int) -> list[Any]:
+def shades(count: int) -> list[Any]:
     """Return the colours of the levels, light to dark."""
     import matplotlib
 
     return [matplotlib.colormaps["viridis"](x) for x in np.linspace(0.82, 0.05, max(count, 1))[:count]]
 
 
-def _last_finite(column: np.ndarray) -> float:
-    finite = column[np.isfinite(column)]
-    return float(finite[-1]) if finite.size else np.nan
-
-
 def _label_lines(ax: Any, x: Any, labels: list[tuple[float, str, Any]]) -> None:
     """Write each line's level at its end, pushed apart where lines end close together."""
     low, high = ax.get_ylim()
-    step = 0.055 * (high - low)
-    height = -np.inf
+    step, height = 0.055 * (high - low), -np.inf
+    style = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
     for y, text, colour in sorted((label for label in labels if np.isfinite(label[0])), key=lambda label: label[0]):
         height = max(y, height + step)
-        ax.annotate(
-            text,
-            (x, height),
-            (6, 0),
-            textcoords="offset points",
-            color=colour,
-            va="center",
-            annotation_clip=False,
-        )
+        ax.annotate(text, (x, height), (6, 0), color=colour, **style)

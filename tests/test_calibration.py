@@ -13,7 +13,7 @@ from scipy import stats
 import dpconformal as dpc
 from dpconformal import diagnostics
 from dpconformal.diagnostics import compare, credible_pits, interval_coverage, sbc, summary, to_datatree, uniformity
-from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
+from dpconformal.diagnostics.compare import jackknife_error, leave_out_blocks
 from dpconformal.dirichlet import Posterior
 
 mpl.use("Agg")

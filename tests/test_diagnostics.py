@@ -1,6 +1,8 @@
 """Diagnostics of one stream or run: ranks, uniformity, bands, coverage, dependence of misses, trees of arrays."""
 
 import itertools
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -363,9 +365,20 @@ def test_coordinates_are_levels_as_written_whatever_the_precision():
     assert tree["constant_data"]["threshold"].sel(level=0.9).size == 5
 
 
-def test_without_arviz_there_is_a_clear_error(monkeypatch):
-    import sys
+def test_without_arviz_plots_there_is_a_clear_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz_plots", None)
+    with pytest.raises(ImportError, match=r"this plot needs arviz_plots: pip install '\.\[plots\]'"):
+        dpc.diagnostics.plot_ecdf_pit([0.2, 0.6])
 
-    monkeypatch.setitem(sys.modules, "arviz_base", None)
-    with pytest.raises(ImportError, match=r"this needs arviz_base: pip install '\.\[arviz\]'"):
-        to_datatree({"posterior": {"mu": np.zeros((2, 5))}})
+
+def test_arviz_leaves_numpyro_whole():
+    """Found with ArviZ 1.x, which puts a lazy NumPyro in its place: its parts were executed twice."""
+    code = """
+import numpy as np, dpconformal as dpc
+dpc.diagnostics.to_datatree({"posterior": {"mu": np.zeros((2, 5))}})
+import numpyro.distributions as dist
+import numpyro
+print(hasattr(dist, "distribution"), numpyro.distributions is dist)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]

@@ -214,7 +214,7 @@ def test_default_cache_follows_the_environment(tmp_path, monkeypatch):
     assert len(list((tmp_path / "dpconformal" / "garch").glob("*.npy"))) == 1
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert garch._file(None, _prices(12), ()).parent == tmp_path / "home" / ".cache" / "dpconformal" / "garch"
+    assert garch._cache_file(None, _prices(12), ()).parent == tmp_path / "home" / ".cache" / "dpconformal" / "garch"
 
 
 def test_a_cache_that_cannot_be_kept_is_told(tmp_path, monkeypatch):

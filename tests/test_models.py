@@ -3,7 +3,6 @@
 import warnings
 from types import SimpleNamespace
 
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +10,13 @@ import numpyro.distributions as dist
 import pytest
 from scipy import integrate, stats
 
-from dpconformal.diagnostics.mcmc import summary
-from dpconformal.dirichlet.concentration import ConcentrationModel, concentration_posterior
-from dpconformal.dirichlet.evidence import bin_counts, log_likelihood
+from dpconformal.diagnostics import summary
+from dpconformal.dirichlet.concentration import (
+    ConcentrationModel,
+    bin_counts,
+    concentration_posterior,
+    log_likelihood,
+)
 from dpconformal.dirichlet.fit import Fit, fit
 from dpconformal.dirichlet.models import MixtureModel, SticksModel
 from dpconformal.dirichlet.posterior import Posterior
@@ -55,6 +58,8 @@ def belief(x, scores, a):
 
 
 def test_sticks_agree_with_the_closed_form(sticks):
+    import arviz_stats
+
     draws = np.asarray(sticks.cdf(POINTS))
     mean = belief(POINTS, SCORES[:60], 5.0)
     for i, x in enumerate(POINTS):
@@ -166,6 +171,8 @@ def test_quadrature_against_adaptive_quadrature():
 
 
 def test_nuts_agrees_with_quadrature(concentration):
+    import arviz_stats
+
     draws = np.asarray(concentration.samples["concentration"])
     exact = concentration_posterior(SCORES, Uniform(), BINS)
     assert abs(draws.mean() - exact.mean) < 4 * float(arviz_stats.mcse(draws))
@@ -245,7 +252,9 @@ def test_mixture_density_is_normalised_on_any_support():
         sites["locations"] = prior.quantile(sites["places"])
 
         def log_density(value, sites=sites, model=model):
-            shifted = SimpleNamespace(**{**vars(model), "scores": jnp.atleast_1d(value)}, _mass=model._mass)
+            shifted = SimpleNamespace(
+                **{**vars(model), "scores": jnp.atleast_1d(value)}, _mass_inside=model._mass_inside
+            )
             return likelihood(shifted, sites)
 
         x = np.linspace(low, high, 2001)

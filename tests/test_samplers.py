@@ -11,8 +11,7 @@ from scipy import stats
 
 import dpconformal as dpc
 from dpconformal.dirichlet import Posterior, future_scores, truncation
-from dpconformal.dirichlet.samplers import SAMPLERS
-from dpconformal.dirichlet.stick_breaking import dirichlet, log_gamma
+from dpconformal.dirichlet.samplers import SAMPLERS, dirichlet, log_gamma
 
 UNIFORM = dpc.priors.Uniform()
 SCORES = np.random.default_rng(2).beta(2, 5, 1000)

@@ -238,10 +238,9 @@ def _parameters(kind: type) -> list[str]:
 
 
 def _class(name: Any) -> Any:
-    try:
-        import numpyro.distributions as known
-    except ImportError as error:
-        raise ImportError("this prior needs NumPyro: pip install '.[numpyro]' in a clone of dpconformal") from error
+    import numpyro  # whole: ArviZ 1.x imports it lazily, and its parts alone would be executed twice
+
+    known = numpyro.distributions
     found = vars(known).get(name) if isinstance(name, str) else None
     return found if isinstance(found, type) and issubclass(found, known.Distribution) else None
 

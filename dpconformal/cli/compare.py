@@ -15,7 +15,7 @@ from dpconformal.checkpoints.journal import note, recall
 from dpconformal.cli import options
 from dpconformal.cli.resumable_job import describe_source, hyperparameters_of, resumable_job
 from dpconformal.cli.work_units import NUMBERS, plan, replay_passes, replay_to_disk, tally
-from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
+from dpconformal.diagnostics.compare import jackknife_error, leave_out_blocks
 from dpconformal.display.figures import COLOURS, FAINT, INK, as_label, panels, pyplot
 from dpconformal.display.terminal import Terminal, format_number, table
 from dpconformal.experiments.runs import track

@@ -10,7 +10,7 @@ import typer
 import dpconformal as dpc
 from dpconformal.cli import options
 from dpconformal.cli.work_units import replay_to_disk, runs_of
-from dpconformal.diagnostics.dependence import ljung_box
+from dpconformal.diagnostics.coverage import ljung_box
 from dpconformal.display.figures import pyplot
 from dpconformal.display.terminal import Terminal, table
 from dpconformal.experiments.runs import track

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import special
 
-from dpconformal.diagnostics.studies import jackknife_error, leave_out_blocks
 from dpconformal.engine.totals import totals_of
 from dpconformal.learner import BeliefLearner
 from dpconformal.replay import replay
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 MEASURES = ("coverage", "width", "loss", "crps")
 _GRID = (np.arange(32) + 0.5) / 32  # midpoints, for the integral over all levels that the CRPS is
-_BLOCK = 50  # data sets at a time
+_BATCH = 50  # data sets at a time
+_BLOCKS = 20  # of a record, at least, where it has so many scores
 _ORDERS = 30  # of a record without a block, at most: more make errors of gains too small on short records
 
 
@@ -91,7 +92,7 @@ def compare(
     """
     import xarray as xr
 
-    named = _named(learners)
+    named = _learners_by_name(learners)
     datasets, rounds, burn_in = (
         check_int("datasets", datasets, 2),
         check_int("rounds", rounds, 1),
@@ -108,31 +109,31 @@ def compare(
     ]
     if callable(simulator):
         record, orders = np.zeros(0), None
-        scores = np.stack([_simulated(simulator, rng, rounds) for rng in rngs])
+        scores = np.stack([_simulate(simulator, rng, rounds) for rng in rngs])
     else:
-        record = _recorded(simulator, rounds)
+        record = _check_record(simulator, rounds)
         block = record.size - leave_out_blocks(record.size).shape[1]
         orders = np.stack([rng.permutation(record.size)[: rounds + block] for rng in rngs])  # enough without a block
         scores = record[orders[:, :rounds]]
     every = ("learner", "level", "dataset")
-    parts = _measured(named, scores, asked, burn_in)
+    parts = _measure(named, scores, asked, burn_in)
     dims = {name: every if part.ndim == 3 else every[::2] for name, part in parts.items()}
     data = xr.Dataset(
         {name: (dims[name], part) for name, part in parts.items()},
         {"learner": list(named), "level": asked, "dataset": np.arange(datasets)},
         {"diagnostics": "compare", "rounds": rounds, "burn_in": burn_in, "seed": int(seed), "record": record.size},
     )
-    left = {} if orders is None else _without_blocks(named, record, orders, rounds, asked, burn_in)
-    found = [_summarised(name, data[name], left.get(name), record.size) for name in MEASURES]
+    left = {} if orders is None else _measure_without_blocks(named, record, orders, rounds, asked, burn_in)
+    found = [_means_and_errors(name, data[name], left.get(name), record.size) for name in MEASURES]
     return data.assign({key: value for each in found for key, value in each.items()})
 
 
-def _measured(
+def _measure(
     learners: Mapping[str, Any], scores: np.ndarray, levels: np.ndarray, burn_in: int, end: int | None = None
 ) -> dict[str, np.ndarray]:
     """Return each measure over the rounds from ``burn_in`` to ``end``, over (learner, level, data set)."""
     datasets, rounds = scores.shape
-    size = min(_BLOCK, datasets)
+    size = min(_BATCH, datasets)
     parts = {name: np.full((len(learners), levels.size, datasets), np.nan) for name in MEASURES[:3]}
     parts["crps"] = np.full((len(learners), datasets), np.nan)
     for i, learner in enumerate(learners.values()):
@@ -154,7 +155,7 @@ def _measured(
     return parts
 
 
-def _without_blocks(
+def _measure_without_blocks(
     learners: Mapping[str, Any], record: np.ndarray, orders: np.ndarray, rounds: int, levels: np.ndarray, burn_in: int
 ) -> dict[str, np.ndarray]:
     """Return each measure over (learner, level, block): its mean over orders of the record without the block."""
@@ -165,11 +166,13 @@ def _without_blocks(
     kept = [order[stay[order]][:fewer] for stay in stays for order in orders]
     # Filled up to as many rounds as the data sets have, which changes no threshold before: one program serves both.
     scores = np.pad(record[np.stack(kept)], ((0, 0), (0, rounds - fewer)), mode="edge")
-    parts = _measured(learners, scores, levels, min(burn_in, fewer - 1), fewer)
+    parts = _measure(learners, scores, levels, min(burn_in, fewer - 1), fewer)
     return {name: part.reshape(*part.shape[:-1], len(rows), -1).mean(axis=-1) for name, part in parts.items()}
 
 
-def _summarised(name: str, values: "xr.DataArray", left: np.ndarray | None, record: int) -> dict[str, "xr.DataArray"]:
+def _means_and_errors(
+    name: str, values: "xr.DataArray", left: np.ndarray | None, record: int
+) -> dict[str, "xr.DataArray"]:
     """Return the mean of a measure over data sets and its gain over the first learner, with standard errors."""
     finite = values.where(np.isfinite(values))
     found: dict[str, "xr.DataArray"] = {}
@@ -184,7 +187,7 @@ def _summarised(name: str, values: "xr.DataArray", left: np.ndarray | None, reco
     return found
 
 
-def _named(learners: Any) -> dict[str, Any]:
+def _learners_by_name(learners: Any) -> dict[str, Any]:
     if isinstance(learners, Mapping):
         named = {str(name): learner for name, learner in learners.items()}
     elif isinstance(learners, (list, tuple)):
@@ -200,16 +203,34 @@ def _named(learners: Any) -> dict[str, Any]:
     return named
 
 
-def _simulated(simulator: Any, rng: np.random.Generator, rounds: int) -> np.ndarray:
+def _simulate(simulator: Any, rng: np.random.Generator, rounds: int) -> np.ndarray:
     scores = np.asarray(as_numbers("simulator's scores", simulator(rng, rounds)), float)
     if scores.shape != (rounds,):
         raise ValueError(f"simulator returned shape {scores.shape}: expected ({rounds},), a score a round")
     return scores
 
 
-def _recorded(simulator: Any, rounds: int) -> np.ndarray:
+def _check_record(simulator: Any, rounds: int) -> np.ndarray:
     record = np.asarray(as_numbers("simulator", simulator), float)
     if record.ndim != 1 or record.size < max(rounds, 2):
         least = f"rounds = {rounds}" if rounds > 1 else "two"
         raise ValueError(f"simulator has shape {record.shape}: pass a function, or at least {least} scores")
     return record
+
+
+def leave_out_blocks(count: int) -> np.ndarray:
+    """List the positions of a record that stay when each of its consecutive blocks, 20 to 39 of them, is left out."""
+    # What remains at the end, shorter than a block, is never left out.
+    length = max(1, count // _BLOCKS)
+    starts = np.arange(0, count - length + 1, length)
+    kept = np.arange(count - length)
+    return kept + length * (kept >= starts[:, None])
+
+
+def jackknife_error(values: Any, count: int, kept: int) -> Any:
+    """Estimate a standard error over records by the delete-a-group jackknife, from one value without each block."""
+    # Few blocks tell a standard error roughly: times what Student's distribution asks for, two of these have the
+    # probability of two exact ones. With 20 blocks that is 1.07.
+    values = np.where(np.isfinite(values), values, np.nan)
+    variance = values.var(axis=-1, ddof=1) * kept**2 / ((count - kept) * count)
+    return np.sqrt(variance) * special.stdtrit(values.shape[-1] - 1, special.ndtr(2)) / 2

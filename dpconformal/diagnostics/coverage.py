@@ -1,4 +1,4 @@
-"""Coverage with its uncertainty: level by level over a run, and window by window along it."""
+"""Coverage with its uncertainty, level by level and window by window; and whether misses follow one another."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +7,7 @@ from scipy import special
 
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.compositions import Head
+from dpconformal.diagnostics.uniformity import check_probability
 from dpconformal.metrics import covered, rolling_coverage
 from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
@@ -57,40 +58,31 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     """
     import xarray as xr
 
-    tail = (1 - _probability("prob", prob)) / 2
-    delta = _probability("delta", delta)
-    lines = [_line(one, delta) for _, one in sequences(run, observed=False)]
+    tail = (1 - check_probability("prob", prob)) / 2
+    delta = check_probability("delta", delta)
+    lines = [_band_line(one, delta) for _, one in sequences(run, observed=False)]
     run = run.observed()
     hits = covered(run)
     rounds, found = hits.shape[-2], hits.sum(axis=-2)
-    shape = found.shape
-    with np.errstate(invalid="ignore"):
-        seen = found / rounds if rounds else np.full(shape, np.nan)
-    least, most = clopper_pearson(found, rounds, tail)
-    ends = [np.array([getattr(line, name) for line in lines], float).reshape(shape) for name in ("low", "high")]
+    seen = found / rounds if rounds else np.full(found.shape, np.nan)
+    bands = [np.array([getattr(line, end) for line in lines], float).reshape(found.shape) for end in ("low", "high")]
     if not isinstance(run.learner, (Exact, Quantized, Head)):  # what others are held to is not their own
-        ends = [np.full(shape, np.nan)] * 2
-    claimed = ~np.isnan(ends[0])
-    bounds = _theorem_3(run, delta, shape)
-    variables: dict[str, Any] = {
-        "coverage": seen,
-        "low": least,
-        "high": most,
-        "band_low": ends[0],
-        "band_high": ends[1],
-        "theorem_low": bounds[0],
-        "theorem_high": bounds[1],
-        "claimed": claimed,
-        "passed": ~claimed | ((seen >= ends[0]) & (seen <= ends[1])),
-    }
-    data = xr.Dataset({name: ([*batch_axes(run), "level"], value) for name, value in variables.items()}, _levels(run))
-    if np.ndim(run.levels) > 1:
-        data["levels"] = ([*batch_axes(run), "level"], np.asarray(run.levels, float))
-    attrs = {"diagnostics": "coverage", "learner": repr(run.learner), "rounds": rounds}
-    return data.assign_attrs(attrs | {"prob": float(prob), "delta": delta})
+        bands = [np.full(found.shape, np.nan)] * 2
+    claimed = ~np.isnan(bands[0])
+    names = ("low", "high", "band_low", "band_high", "theorem_low", "theorem_high")
+    ends = *clopper_pearson(found, rounds, tail), *bands, *_last_threshold_bounds(run, delta, found.shape)
+    variables: dict[str, Any] = {"coverage": seen, **dict(zip(names, ends, strict=True)), "claimed": claimed}
+    variables["passed"] = ~claimed | ((seen >= bands[0]) & (seen <= bands[1]))
+    dims, levels = [*batch_axes(run), "level"], np.asarray(run.levels)
+    coords = {"level": as_written(levels)} if levels.ndim == 1 else {}
+    if levels.ndim > 1:
+        variables["levels"] = levels.astype(float)
+    about = {"diagnostics": "coverage", "learner": repr(run.learner), "rounds": rounds}
+    about |= {"prob": float(prob), "delta": delta}
+    return xr.Dataset({name: (dims, value) for name, value in variables.items()}, coords, about)
 
 
-def _line(sequence: Replay, delta: float) -> Check:
+def _band_line(sequence: Replay, delta: float) -> Check:
     """Hold one sequence to the band; where scores became known late, nothing is claimed."""
     run = sequence.observed()
     if not_at_once(sequence):
@@ -106,8 +98,8 @@ def clopper_pearson(count: np.ndarray, rounds: int, tail: float) -> tuple[np.nda
     return np.where(count == 0, 0.0, low), np.where(count == rounds, 1.0, high)
 
 
-def _theorem_3(run: Replay, delta: float, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Bound the coverage probability of the last threshold."""
+def _last_threshold_bounds(run: Replay, delta: float, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Bound the coverage probability of the last threshold, by Theorem 3."""
     learner, rounds = run.learner, np.shape(run.thresholds)[-2]
     if not isinstance(learner, Exact) or learner.discount is not None or not rounds or not_at_once(run):
         return [np.full(shape, np.nan)] * 2
@@ -137,7 +129,7 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
     xarray.Dataset
         ``coverage`` over ``time`` (the last round of the window) and ``level``. The bands are the same at all times, so
         they are over ``level``: ``low`` and ``high`` for all windows together
-        (:func:`dpconformal.diagnostics.coverage.window_band`), ``pointwise_low`` and ``pointwise_high`` for a single
+        (:func:`window_band`), ``pointwise_low`` and ``pointwise_high`` for a single
         one, which some window of a long run is bound to leave. ``passed``: whether a level never leaves the former.
 
     Examples
@@ -149,7 +141,7 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
     """
     import xarray as xr
 
-    prob = _probability("prob", prob)
+    prob = check_probability("prob", prob)
     rounds, whole_run = arrays_of(run).thresholds.shape[-2], run
     run = checked_run(run).observed()
     if np.ndim(run.levels) != 1:
@@ -176,41 +168,30 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
     )
 
 
-def _probability(name: str, value: Scalar) -> float:
-    return float(check_float(name, value, 0.0, 1.0, open_low=True, open_high=True))
-
-
-def _levels(run: Replay) -> dict[str, Any]:
-    return {"level": as_written(np.asarray(run.levels))} if np.ndim(run.levels) == 1 else {}
-
-
 def window_band(chance: Scalar, window: int, rounds: int, prob: Scalar = 0.95) -> tuple[int, int]:
-    """
-    Bound the number of heads in every window of a sequence of iid coins, with a given probability for all windows.
-
-    From the distribution of the largest window, by the product form of Naus (1982): what happens in two and in three
-    windows' length is known exactly, and what is far apart is as good as independent. Each side has half of what is
-    left over, so the probability of staying inside is at least ``prob``.
-    """
+    """Bound the number of heads of iid coins in every window, with a given probability for all windows together."""
+    # From the distribution of the largest window, by the product form of Naus (1982): what happens in two and in three
+    # windows' length is known exactly, and what is far apart is as good as independent. Each side has half of what is
+    # left over, so the probability of staying inside is at least ``prob``.
     chance = float(check_float("chance", chance, 0.0, 1.0))
     window, rounds = check_int("window", window, 1), check_int("rounds", rounds, 1)
     if window > rounds:
         raise ValueError(f"window = {window}: there are only {rounds} rounds")
-    tail = (1 - float(check_float("prob", prob, 0.0, 1.0, open_low=True, open_high=True))) / 2
-    return window - _most(1 - chance, window, rounds, tail), _most(chance, window, rounds, tail)
+    tail = (1 - check_probability("prob", prob)) / 2
+    return window - _most_heads(1 - chance, window, rounds, tail), _most_heads(chance, window, rounds, tail)
 
 
-def _most(chance: float, window: int, rounds: int, tail: float) -> int:
+def _most_heads(chance: float, window: int, rounds: int, tail: float) -> int:
     """Return the least number that some window exceeds with at most a given probability."""
     low, high = -1, window  # always exceeded, never exceeded
     while high - low > 1:
         middle = (low + high) // 2
-        exceeded = 1 - _all_below(middle + 1, window, rounds, chance)
+        exceeded = 1 - _all_windows_below(middle + 1, window, rounds, chance)
         low, high = (low, middle) if exceeded <= tail else (middle, high)
     return high
 
 
-def _all_below(k: int, window: int, rounds: int, chance: float) -> float:
+def _all_windows_below(k: int, window: int, rounds: int, chance: float) -> float:
     """Return the probability that every window has fewer than k heads: Naus's approximation, 1 ≤ k ≤ window."""
     mean = window * chance
 
@@ -239,3 +220,115 @@ def _all_below(k: int, window: int, rounds: int, chance: float) -> float:
     if not (two > 0 and three > 0):
         return 0.0
     return float(min(two * min(three / two, 1.0) ** (rounds / window - 2), 1.0))
+
+
+def miss_dependence(run: Replay, lags: int = 10) -> "xr.Dataset":
+    """
+    Test whether misses have the chance that the level says in every round, and whether they are serially independent.
+
+    The likelihood-ratio tests of Christoffersen (1998): of a chance of 1 - level in every round (``unconditional``), of
+    a miss making another one more or less likely in the next round (``independence``), and of both at once
+    (``conditional``). The statistic of Ljung and Box (1978) looks for dependence over several lags.
+
+    A belief that still learns does not have that chance, also if the scores are iid: its prior makes it cover too much
+    or too little. So ``unconditional`` and ``conditional`` reject a right belief far more often than they say. Over 500
+    iid scores of Beta(2, 5), at level 0.9 and with a uniform prior, ``unconditional_p`` is below 0.05 in 69 % of the
+    runs with the default schedule, 13 % with ``Dirichlet(5)`` and 3 % with ``Dirichlet(1)``. Whether *this* belief
+    covers as it may on iid scores is what :func:`dpconformal.diagnostics.coverage_curve` tells (``passed``).
+    ``independence`` and ``ljung_box`` compare misses with their own share, and keep their size.
+
+    Parameters
+    ----------
+    run : Replay
+        One sequence or a batch, with the same levels every round.
+    lags : int
+        Lags of the autocorrelation, fewer than there are rounds.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``level`` (and ``batch`` axes): ``misses``, and for each test its statistic and its p-value
+        (``unconditional_p`` and so on), from the chi-squared distribution that holds for many misses.
+        ``autocorrelation`` is over ``lag`` too. Where a level was never or always missed nothing can be said about
+        dependence: all but the unconditional test are NaN.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(dpc.Exact(), [0.1] * 5 + [0.9] * 5, levels=[0.5])
+    >>> found = miss_dependence(run, lags=2)
+    >>> found.misses.values, found.independence_p.values.round(3)
+    (array([5]), array([0.007]))
+    """
+    import xarray as xr
+
+    arrays = arrays_of(run)
+    if np.ndim(run.levels) == arrays.thresholds.ndim:
+        raise ValueError(
+            f"run.levels has shape {np.shape(run.levels)}: they change by round, and the tests need a level"
+        )
+    lags, rounds = check_int("lags", lags, 1), arrays.thresholds.shape[-2]
+    if lags >= rounds:
+        raise ValueError(f"lags = {lags}: the run has only {rounds} rounds; ask for fewer lags")
+    levels = np.asarray(run.levels)
+    levels = as_written(levels) if levels.ndim == 1 else levels.astype(float)
+    missed = ~covered(run)
+    independence = _independence_ratio(missed)
+    tests = {
+        "unconditional": (_share_ratio(missed, 1 - levels), 1),
+        "independence": (independence, 1),
+        # Christoffersen's tests are given the first round.
+        "conditional": (_share_ratio(missed[..., 1:, :], 1 - levels) + independence, 2),
+        "ljung_box": (ljung_box(missed, lags)[0], lags),
+    }
+    dims = [*batch_axes(run), "level"]
+    variables: dict[str, Any] = {"misses": (dims, missed.sum(axis=-2))}
+    for name, (statistic, freedom) in tests.items():
+        variables[name] = (dims, statistic)
+        variables[f"{name}_p"] = (dims, special.chdtrc(freedom, statistic))
+    variables["autocorrelation"] = ([*dims[:-1], "lag", "level"], _autocorrelation(missed, lags))
+    coords = {"lag": np.arange(1, lags + 1)} | ({"level": levels} if levels.ndim == 1 else {})
+    about = {"diagnostics": "dependence", "learner": repr(run.learner), "rounds": rounds}
+    return xr.Dataset(variables, coords, about)
+
+
+def ljung_box(values: np.ndarray, lags: int) -> tuple[np.ndarray, np.ndarray]:
+    """Test numbers for serial correlation over several lags (Ljung & Box 1978)."""
+    rounds = values.shape[-2]
+    weights = rounds * (rounds + 2) / (rounds - np.arange(1, lags + 1))
+    statistic = (_autocorrelation(values, lags) ** 2 * weights[:, None]).sum(axis=-2)
+    return statistic, special.chdtrc(lags, statistic)
+
+
+def _log_likelihood(events: Any, trials: Any, chance: Any) -> Any:
+    """Log-likelihood of a chance, of so many events in so many trials."""
+    return special.xlogy(events, chance) + special.xlog1py(trials - events, -chance)
+
+
+def _share_ratio(missed: np.ndarray, chance: Any) -> Any:
+    """Return the likelihood ratio of the share of misses against a chance; infinite if it rules them out."""
+    count, misses = missed.shape[-2], missed.sum(axis=-2)
+    free = _log_likelihood(misses, count, misses / max(count, 1))
+    return np.maximum(2 * (free - _log_likelihood(misses, count, chance)), 0)
+
+
+def _independence_ratio(missed: np.ndarray) -> Any:
+    """Return the likelihood ratio of a chance that depends on the round before, against one that does not."""
+    before, after = missed[..., :-1, :], missed[..., 1:, :]
+    free: Any = 0.0
+    for state in (False, True):
+        here = before == state
+        trials, events = here.sum(axis=-2), (here & after).sum(axis=-2)
+        free = free + _log_likelihood(events, trials, events / np.maximum(trials, 1))
+    events, trials = after.sum(axis=-2), after.shape[-2]
+    found = np.maximum(2 * (free - _log_likelihood(events, trials, events / max(trials, 1))), 0)
+    return np.where(missed.any(axis=-2) & ~missed.all(axis=-2), found, np.nan)
+
+
+def _autocorrelation(values: np.ndarray, lags: int) -> np.ndarray:
+    """Autocorrelation at lags 1, 2, …; NaN where all values are the same."""
+    centred = values - values.mean(axis=-2, keepdims=True)
+    rounds, power = values.shape[-2], (centred**2).sum(axis=-2)
+    products = [(centred[..., lag:, :] * centred[..., : rounds - lag, :]).sum(axis=-2) for lag in range(1, lags + 1)]
+    varied = (values != values[..., :1, :]).any(axis=-2)
+    return np.stack([np.where(varied, p / np.where(varied, power, 1.0), np.nan) for p in products], axis=-2)

@@ -14,6 +14,11 @@ from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, che
 _LARGEST = 100_000  # beyond this many numbers the level is that of so many
 
 
+def check_probability(name: str, value: Scalar) -> float:
+    """Return a probability strictly between 0 and 1 as a plain number."""
+    return float(check_float(name, value, 0.0, 1.0, open_low=True, open_high=True))
+
+
 def ecdf_band(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     Compute a band that holds the whole ECDF of iid uniform numbers with a given probability.
@@ -43,46 +48,36 @@ def ecdf_band(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[np.nda
     """
     count, points = check_int("count", count, 1), check_int("points", points, 1)
     grid = np.arange(1, points + 1) / (points + 1)
-    low, high = _interval(count, grid, band_level(count, prob, points)[0])
+    low, high = _binomial_interval(count, grid, band_level(count, prob, points)[0])
     return grid, low / count, high / count
 
 
 def band_level(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[float, float]:
-    """
-    Find the level of the binomial intervals that together hold the ECDF with a given probability.
-
-    Exact up to 100,000 numbers. For more the level of 100,000 is used: by then the counts are so nearly continuous that
-    the level is all but that of the Brownian bridge, to which the ECDF tends. From 50,000 numbers to 100,000 the
-    probability of the same level changes by less than 0.001.
-
-    Returns: One minus the probability of each interval, the largest that will do; and the probability that all of them
-    hold together (for at most 100,000 numbers), which exceeds ``prob`` by what counts in whole numbers leave over.
-    """
-    prob = float(check_float("prob", prob, 0.0, 1.0, open_low=True, open_high=True))
-    return _level(min(check_int("count", count, 1), _LARGEST), prob, check_int("points", points, 1))
+    """Find the level of the binomial intervals that hold the ECDF together, and with which probability they do."""
+    # Exact up to 100,000 numbers, whose level is used for more: by then the counts are so nearly continuous that it is
+    # all but that of the Brownian bridge. From 50,000 numbers on the probability changes by less than 0.001.
+    count, prob = min(check_int("count", count, 1), _LARGEST), check_probability("prob", prob)
+    return _find_level(count, prob, check_int("points", points, 1))
 
 
 @functools.lru_cache(maxsize=256)
-def _level(count: int, prob: float, points: int) -> tuple[float, float]:
+def _find_level(count: int, prob: float, points: int) -> tuple[float, float]:
     grid = np.arange(1, points + 1) / (points + 1)
     small, large = (1 - prob) / points, 1.0  # Bonferroni's level is small enough
     for _ in range(30):
         middle = np.sqrt(small * large)
-        inside = simultaneous_coverage(count, *_interval(count, grid, middle))
+        inside = simultaneous_coverage(count, *_binomial_interval(count, grid, middle))
         small, large = (middle, large) if inside >= prob else (small, middle)
-    return float(small), simultaneous_coverage(count, *_interval(count, grid, small))
+    return float(small), simultaneous_coverage(count, *_binomial_interval(count, grid, small))
 
 
 def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> float:
-    """
-    Compute the probability that the counts of iid uniform numbers stay within limits at equally spaced points.
-
-    The counts of N numbers in the cells between the points are independent Poisson counts, given that these add up to
-    N. So the count moves from point to point by a convolution, and what leaves the limits is dropped on the way.
-    """
+    """Compute the probability that the counts of iid uniform numbers stay within limits at equally spaced points."""
+    # The counts in the cells between the points are independent Poisson counts, given that these add up to N. So the
+    # count moves from point to point by a convolution, and what leaves the limits is dropped on the way.
     mean = count / (low.size + 1)
     cells = np.arange(count + 1)
-    step = _poisson(cells, mean)
+    step = _poisson_masses(cells, mean)
     used = np.flatnonzero(step > 1e-18)
     begin, step = int(used[0]), step[used[0] : used[-1] + 1]
     alive, floor = np.ones(1), 0
@@ -94,14 +89,16 @@ def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> floa
         if stop >= start:
             kept[start - least : stop - least + 1] = alive[start - floor : stop - floor + 1]
         alive, floor = kept, least
-    return float(min(alive.sum() / _poisson(np.array(count), float(count)), 1.0))
+    return float(min(alive.sum() / _poisson_masses(np.array(count), float(count)), 1.0))
 
 
-def _poisson(k: np.ndarray, mean: float) -> Any:
+def _poisson_masses(k: np.ndarray, mean: float) -> Any:
+    """Probabilities of a Poisson distribution."""
     return np.exp(special.xlogy(k, mean) - mean - special.gammaln(k + 1.0))
 
 
-def _interval(count: int, grid: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+def _binomial_interval(count: int, grid: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of the binomial interval at each point."""
     from scipy import stats
 
     low, high = (stats.binom.ppf(tail, count, grid).astype(int) for tail in (level / 2, 1 - level / 2))

@@ -5,9 +5,8 @@ from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.fit import Fit, fit
 from dpconformal.dirichlet.models import MixtureModel, SticksModel
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.dirichlet.samplers import future_scores
+from dpconformal.dirichlet.samplers import future_scores, truncation
 from dpconformal.dirichlet.selection import Choice, choose
-from dpconformal.dirichlet.stick_breaking import truncation
 
 __all__ = [
     "Choice",

@@ -4,17 +4,17 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.special import betaln, gammaln
 
-from dpconformal.dirichlet.backend import numpyro, numpyro_distributions
-from dpconformal.dirichlet.evidence import bin_counts, log_likelihood
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.priors import Uniform
+from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.theory import moments
 from dpconformal.validation import Numbers, Scalar, as_numbers, check_int, checked_scores, raise_at
@@ -39,10 +39,10 @@ class ConcentrationPosterior(NamedTuple):
         The scores, sorted.
     """
 
-    grid: Any  # (G,)
-    weights: Any  # (G,)
-    prior: Any
-    scores: Any  # (n,)
+    grid: np.ndarray  # (G,)
+    weights: np.ndarray  # (G,)
+    prior: Prior
+    scores: np.ndarray  # (n,)
 
     @property
     def mean(self) -> float:
@@ -88,15 +88,13 @@ class ConcentrationPosterior(NamedTuple):
         ended = self.weights[-1] > 1e-12 * self.weights.max()
         return float(terms.sum()) if ended or terms[-1] < 1e-9 * terms.max() else math.inf
 
-    def _below(self) -> Any:
+    def _below(self) -> np.ndarray:
+        """Probability below each point of the grid, which stands for half of its own."""
         return np.cumsum(self.weights) - self.weights / 2
 
 
 def concentration_posterior(
-    scores: Numbers,
-    prior: Any = Uniform(),
-    bins: int = 32,
-    hyperprior: Any = None,
+    scores: Numbers, prior: Prior = Uniform(), bins: int = 32, hyperprior: Any = None
 ) -> ConcentrationPosterior:
     """
     Learn the concentration of a Dirichlet process from scores, by quadrature.
@@ -152,12 +150,11 @@ def concentration_posterior(
     counts, masses = bin_counts(scores, prior, check_int("bins", bins, 2))
     log_density = _log_hyperprior(hyperprior)
 
-    def height(z: Any) -> Any:
+    def height(z: np.ndarray) -> np.ndarray:
         a = np.exp(z)
         return log_likelihood(a, counts, masses) + log_density(a) + z  # z: for the step is one in log a
 
-    left, right = _range(height, hyperprior)
-    grid = np.linspace(left, right, _POINTS)
+    grid = np.linspace(*_range(height, hyperprior), _POINTS)
     heights = height(grid)
     weights = np.exp(heights - heights.max())
     weights[[0, -1]] /= 2
@@ -165,19 +162,43 @@ def concentration_posterior(
     return ConcentrationPosterior(np.exp(grid), weights / weights.sum(), prior, values)
 
 
-def _log_hyperprior(hyperprior: Any) -> Callable[[Any], Any]:
+def bin_counts(scores: Numbers, prior: Prior, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """Count scores in bins of equal prior mass, which exist on any support."""
+    bins, values = check_int("bins", bins, 1), np.asarray(checked_scores(scores, moments.support(prior)), float)
+    if values.ndim != 1:
+        raise ValueError(f"scores has shape {values.shape}: pass one sequence, shape (n,)")
+    index = np.minimum((moments.cdf(prior, values) * bins).astype(int), bins - 1)
+    return np.bincount(index, minlength=bins), np.full(bins, 1 / bins)
+
+
+def log_likelihood(a: Numbers, counts: Numbers, masses: Numbers) -> np.ndarray:
+    """Return the log-likelihood of concentrations, Dirichlet-multinomial without the term that has no a."""
+    a, counts, masses = (np.asarray(v, float) for v in (a, counts, masses))
+    held = counts > 0
+    return _log_rising(a[:, None] * masses[held], counts[held]).sum(axis=1) - _log_rising(a, counts.sum())
+
+
+def _log_rising(x: np.ndarray, count: np.ndarray | float) -> np.ndarray:
+    """Return the log of x(x + 1)...(x + count - 1)."""
+    # betaln keeps its digits where two gammaln would cancel.
+    some = np.where(count > 0, count, 1)
+    return np.where(count > 0, gammaln(some) - betaln(x, some), 0.0)
+
+
+def _log_hyperprior(hyperprior: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the log density of a hyperprior as a function of concentrations."""
     if hyperprior is None:
         return lambda a: -(((np.log(a) - math.log(MEDIAN)) / SPREAD) ** 2) / 2 - np.log(a)
     if hasattr(hyperprior, "log_prob"):
-        return lambda a: _numpyro_density(hyperprior, a)
+        return partial(_numpyro_density, hyperprior)
     if callable(hyperprior):
         return lambda a: np.broadcast_to(np.asarray(hyperprior(a), float), a.shape)
     raise ValueError(f"hyperprior = {hyperprior!r}: pass a NumPyro distribution or a function that gives log densities")
 
 
-def _numpyro_density(distribution: Any, a: Any) -> Any:
-    support = distribution.support
-    least, most = getattr(support, "lower_bound", 0.0), getattr(support, "upper_bound", math.inf)
+def _numpyro_density(distribution: Any, a: np.ndarray) -> np.ndarray:
+    """Evaluate the log density of a NumPyro distribution, in float64."""
+    least, most = _ends(distribution)
     # exp(log(100)) is above 100: the end of a bounded support would be lost.
     a = np.where(np.isclose(a, least, rtol=1e-12, atol=0), least, np.where(np.isclose(a, most, rtol=1e-12), most, a))
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -188,10 +209,15 @@ def _numpyro_density(distribution: Any, a: Any) -> Any:
         return np.where(inside, np.asarray(value, float), -np.inf)
 
 
-def _range(height: Callable[[Any], Any], hyperprior: Any) -> tuple[float, float]:
-    """Zoom in on where the integrand is not negligible."""
+def _ends(hyperprior: Any) -> tuple[float, float]:
+    """Return the ends of a hyperprior's support, where it says them."""
     support = getattr(hyperprior, "support", None)
-    least, most = getattr(support, "lower_bound", 0.0), getattr(support, "upper_bound", math.inf)
+    return getattr(support, "lower_bound", 0.0), getattr(support, "upper_bound", math.inf)
+
+
+def _range(height: Callable[[np.ndarray], np.ndarray], hyperprior: Any) -> tuple[float, float]:
+    """Zoom in on where the integrand is not negligible."""
+    least, most = _ends(hyperprior)
     left = first = max(math.log(least), -_FAR) if least > 0 else -_FAR
     right = last = min(math.log(most), _FAR) if most > 0 else _FAR
     for _ in range(12):
@@ -245,13 +271,13 @@ class ConcentrationModel:
     Array([0.3125, 0.625 ], dtype=float...)
     """
 
-    counts: Any
-    masses: Any
+    counts: np.ndarray
+    masses: np.ndarray
     hyperprior: Any
-    prior: Any
+    prior: Prior
     total: int
 
-    def __init__(self, counts: Numbers, masses: Numbers, hyperprior: Any = None, prior: Any = Uniform()) -> None:
+    def __init__(self, counts: Numbers, masses: Numbers, hyperprior: Any = None, prior: Prior = Uniform()) -> None:
         held, given = (np.asarray(as_numbers(n, v), float) for n, v in (("counts", counts), ("masses", masses)))
         if held.ndim != 1 or held.shape != given.shape or not held.size:
             raise ValueError(f"counts has shape {held.shape} and masses {given.shape}: pass one of each a bin")
@@ -269,7 +295,7 @@ class ConcentrationModel:
 
     @classmethod
     def from_scores(
-        cls, scores: Numbers, prior: Any = Uniform(), bins: int = 32, hyperprior: Any = None
+        cls, scores: Numbers, prior: Prior = Uniform(), bins: int = 32, hyperprior: Any = None
     ) -> "ConcentrationModel":
         """
         Bin scores as :func:`~dpconformal.dirichlet.concentration.concentration_posterior` does.
@@ -301,33 +327,35 @@ class ConcentrationModel:
     @property
     def support(self) -> tuple[Scalar, Scalar]:
         """Ends of the prior's support."""
-        low, high = self.prior.support
-        return low, high
+        return self.prior.support
 
     def __call__(self) -> None:
         """State the model to NumPyro."""
-        dist, dtype = numpyro_distributions(), jnp.result_type(float)
-        hyperprior = self.hyperprior or dist.LogNormal(math.log(MEDIAN), SPREAD)
-        a = numpyro().sample("concentration", hyperprior)
+        import numpyro
+
+        dtype = jnp.result_type(float)
+        hyperprior = self.hyperprior or numpyro.distributions.LogNormal(math.log(MEDIAN), SPREAD)
+        a = numpyro.sample("concentration", hyperprior)
         # Γ(x + c)/Γ(x) as the product that it is. As a difference of log Γ, which DirichletMultinomial takes, it is
         # lost to rounding for a large a, and its noise there can trap a chain at 10¹⁸.
         bins = np.repeat(np.arange(self.counts.size), self.counts.astype(int))
         place = np.arange(self.total) - np.searchsorted(bins, bins)  # of each score among those of its bin
         above = a * jnp.asarray(self.masses[bins], dtype) + jnp.asarray(place, dtype)
         below = a + jnp.arange(self.total, dtype=dtype)
-        numpyro().factor("counts", jnp.sum(jnp.log(above / below)))
+        numpyro.factor("counts", jnp.sum(jnp.log(above / below)))
 
     def cdf(self, sample: dict[str, Any], x: Float[Array, " X"]) -> Float[Array, " X"]:
         """F(x) given the concentration of one draw."""
-        edges, belief = self._lines(sample["concentration"])
+        edges, belief = self._cdf_at_edges(sample["concentration"])
         return jnp.interp(self.prior.cdf(x).astype(edges.dtype), edges, belief)
 
     def quantile(self, sample: dict[str, Any], levels: Float[Array, " A"]) -> Float[Array, " A"]:
         """Smallest x with F(x) ≥ level, given the concentration of one draw."""
-        edges, belief = self._lines(sample["concentration"])
+        edges, belief = self._cdf_at_edges(sample["concentration"])
         return self.prior.quantile(jnp.clip(jnp.interp(levels, belief, edges), 0, 1))
 
-    def _lines(self, a: Array) -> tuple[Array, Array]:
+    def _cdf_at_edges(self, a: Array) -> tuple[Array, Array]:
+        """Return the prior's cdf at the edges of the bins, and the belief's."""
         zero = jnp.zeros(1, a.dtype)
         edges = jnp.concatenate([zero, jnp.cumsum(jnp.asarray(self.masses, a.dtype))])
         seen = jnp.concatenate([zero, jnp.cumsum(jnp.asarray(self.counts, a.dtype))])

@@ -1,5 +1,6 @@
 """Distributions drawn from a Dirichlet process: point masses, on shared atoms and on atoms of a draw's own."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -87,8 +88,8 @@ class Draws(NamedTuple):
         return shared + own
 
 
-def _mass(atoms: Array, cumulative: Array, x: Array) -> Array:
-    """Mass up to x on atoms (J,), with cumulative (J,)."""
+def _mass_up_to(atoms: Array, cumulative: Array, x: Array) -> Array:
+    """Return the mass up to x on atoms (J,), with cumulative (J,)."""
     if atoms.shape[0] == 0:
         return jnp.zeros(x.shape, cumulative.dtype)
     passed = jnp.searchsorted(atoms, x, side="right")
@@ -97,15 +98,15 @@ def _mass(atoms: Array, cumulative: Array, x: Array) -> Array:
 
 @jax.jit
 def _cdf(draws: Draws, x: Array) -> Array:
-    shared = jax.vmap(_mass, in_axes=(None, 0, None))(draws.atoms, draws.cumulative, x)
-    own = jax.vmap(_mass, in_axes=(0, 0, None))(draws.own_atoms, draws.own_cumulative, x)
+    shared = jax.vmap(_mass_up_to, in_axes=(None, 0, None))(draws.atoms, draws.cumulative, x)
+    own = jax.vmap(_mass_up_to, in_axes=(0, 0, None))(draws.own_atoms, draws.own_cumulative, x)
     value = jnp.minimum(shared + own, 1)  # rounding only
-    spoilt = jnp.isnan(_total(draws)).reshape(-1, *(1,) * x.ndim)
-    return jnp.where(jnp.isnan(x)[None] | spoilt, jnp.nan, value)
+    invalid = jnp.isnan(_total(draws)).reshape(-1, *(1,) * x.ndim)
+    return jnp.where(jnp.isnan(x)[None] | invalid, jnp.nan, value)
 
 
 def _total(draws: Draws) -> Array:
-    """Mass of each draw: 1 but for rounding, NaN if the posterior was spoilt inside jit."""
+    """Return the mass of each draw: 1 but for rounding, NaN if the posterior was invalid inside jit."""
     parts = [part[:, -1] for part in (draws.cumulative, draws.own_cumulative) if part.shape[-1]]
     return sum(parts, jnp.zeros(draws.cumulative.shape[0], draws.atoms.dtype))
 
@@ -116,7 +117,7 @@ def _quantile(draws: Draws, levels: Array) -> Array:
         parts = (draws.atoms, cumulative), (own_atoms, own_cumulative)
 
         def mass(x: Array) -> Array:
-            return _mass(*parts[0], x) + _mass(*parts[1], x)
+            return _mass_up_to(*parts[0], x) + _mass_up_to(*parts[1], x)
 
         first = [_first_reaching(atoms, mass, levels * total) for atoms, _ in parts if atoms.shape[0]]
         return jnp.min(jnp.stack(first), axis=0)
@@ -124,11 +125,11 @@ def _quantile(draws: Draws, levels: Array) -> Array:
     total = _total(draws)
     found = jax.vmap(one)(draws.cumulative, draws.own_atoms, draws.own_cumulative, total)
     found = jnp.where(levels[None] <= 0, draws.low, jnp.where(levels[None] >= 1, draws.high, found))
-    spoilt = jnp.isnan(total).reshape(-1, *(1,) * levels.ndim)
-    return jnp.where(jnp.isnan(levels)[None] | spoilt, jnp.nan, found)
+    invalid = jnp.isnan(total).reshape(-1, *(1,) * levels.ndim)
+    return jnp.where(jnp.isnan(levels)[None] | invalid, jnp.nan, found)
 
 
-def _first_reaching(atoms: Array, mass: Any, wanted: Array) -> Array:
+def _first_reaching(atoms: Array, mass: Callable[[Array], Array], wanted: Array) -> Array:
     """Return the first atom up to which there is enough mass; +inf if there is none."""
 
     def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,6 +1,7 @@
 """Fit a NumPyro model by NUTS, and read the distribution of the next score off its draws."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,22 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from dpconformal.dirichlet.backend import numpyro_infer
 from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, check_float, check_int, raise_at
 
 _TOGETHER = 64  # draws evaluated at a time: all at once need memory for draws × points × scores
 # What NumPyro calls its statistics, and what ArviZ does.
 _STATISTICS = {"diverging": "diverging", "energy": "energy", "num_steps": "n_steps", "accept_prob": "acceptance_rate"}
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What can be fitted: a model for NumPyro that can also say which distribution a draw of its sites means."""
+
+    @property
+    def support(self) -> tuple[Scalar, Scalar]: ...  # noqa: D102
+    def __call__(self) -> None: ...  # noqa: D102
+    def cdf(self, sample: dict[str, Any], x: Array) -> Array: ...  # noqa: D102
+    def quantile(self, sample: dict[str, Any], levels: Array) -> Array: ...  # noqa: D102
 
 
 class Fit(NamedTuple):
@@ -45,7 +56,7 @@ class Fit(NamedTuple):
     0.5
     """
 
-    model: Any
+    model: Model
     samples: dict[str, Any]  # each (C, D, ...)
     stats: dict[str, Any]  # each (C, D)
 
@@ -61,29 +72,23 @@ class Fit(NamedTuple):
 
     def cdf(self, x: Numbers) -> Array:
         """F(x) of every draw, shape (C, D, X)."""
-        points = self._points(x)
-        return _shaped(_cdfs(self.model, self.samples, points.ravel()), points)
+        return _cdfs(self.model, self.samples, self._points(x))
 
     def quantile(self, levels: Numbers) -> Array:
         """Quantile of every draw, shape (C, D, A)."""
-        levels = as_levels(levels, self._dtype)
-        return _shaped(_quantiles(self.model, self.samples, levels.ravel()), levels)
+        return _quantiles(self.model, self.samples, as_levels(levels, self._dtype))
 
     def predictive_cdf(self, x: Numbers) -> Array:
         """Probability that the next score is at most x: the mean of F(x) over all draws, shape (X,)."""
-        points = self._points(x)
-        return jnp.mean(_cdfs(self.model, self.samples, points.ravel()), axis=(0, 1)).reshape(points.shape)
+        return jnp.mean(_cdfs(self.model, self.samples, self._points(x)), axis=(0, 1))
 
     def threshold(self, levels: Numbers) -> Array:
         """Smallest x of the support with predictive_cdf(x) ≥ level, shape (A,)."""
-        levels = as_levels(levels, self._dtype)
-        found = _thresholds(self.model, self.samples, levels.ravel())
-        return found.reshape(levels.shape)
+        return _thresholds(self.model, self.samples, as_levels(levels, self._dtype))
 
     @property
     def _dtype(self) -> Any:
-        floats = (leaf.dtype for leaf in self.samples.values() if jnp.issubdtype(leaf.dtype, jnp.floating))
-        return next(floats)
+        return next(leaf.dtype for leaf in self.samples.values() if jnp.issubdtype(leaf.dtype, jnp.floating))
 
     def _points(self, x: Numbers) -> Array:
         points = as_floats(x)
@@ -122,7 +127,7 @@ def fit(
     Returns
     -------
     Fit
-        The draws. Look at ``diagnostics.mcmc.summary(fit)`` before using them.
+        The draws. Look at ``diagnostics.summary(fit)`` before using them.
 
     Examples
     --------
@@ -131,13 +136,14 @@ def fit(
     >>> found = fit(MixtureModel([0.2, 0.3, 0.9]), jax.random.key(0))  # doctest: +SKIP
     >>> found.threshold([0.5, 0.9])  # doctest: +SKIP
     """
+    import numpyro
+
     if not callable(model) or not all(hasattr(model, name) for name in ("cdf", "quantile", "support")):
         raise ValueError(f"model = {model!r}: pass a model with cdf, quantile and support, such as a MixtureModel")
     warmup, draws, chains = check_int("warmup", warmup, 1), check_int("draws", draws, 1), check_int("chains", chains, 1)
     target = check_float("target_accept_prob", target_accept_prob, 0.0, 1.0, open_low=True, open_high=True)
-    infer = numpyro_infer()
-    sampler = infer.MCMC(
-        infer.NUTS(model, target_accept_prob=target),
+    sampler = numpyro.infer.MCMC(
+        numpyro.infer.NUTS(model, target_accept_prob=target),
         num_warmup=warmup,
         num_samples=draws,
         num_chains=chains,
@@ -150,11 +156,8 @@ def fit(
     return Fit(model, dict(samples), {ours: extra[theirs] for theirs, ours in _STATISTICS.items()})
 
 
-def _shaped(values: Array, like: Array) -> Array:
-    return values.reshape(values.shape[:2] + like.shape)
-
-
-def _over_draws(function: Any, samples: Any) -> Array:
+def _over_draws(function: Callable[[Any], Array], samples: dict[str, Any]) -> Array:
+    """Evaluate a function of one draw for every draw of every chain, some draws at a time."""
     chains, draws = jax.tree.leaves(samples)[0].shape[:2]
     flat = jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), samples)
     # A size that leaves no rest saves compiling the function twice.
@@ -164,17 +167,17 @@ def _over_draws(function: Any, samples: Any) -> Array:
 
 
 @jax.jit
-def _cdfs(model: Any, samples: Any, x: Array) -> Array:
-    return _over_draws(lambda sample: model.cdf(sample, x), samples)
+def _cdfs(model: Model, samples: dict[str, Any], x: Array) -> Array:
+    return _over_draws(lambda sample: model.cdf(sample, x.ravel()).reshape(x.shape), samples)
 
 
 @jax.jit
-def _quantiles(model: Any, samples: Any, levels: Array) -> Array:
-    return _over_draws(lambda sample: model.quantile(sample, levels), samples)
+def _quantiles(model: Model, samples: dict[str, Any], levels: Array) -> Array:
+    return _over_draws(lambda sample: model.quantile(sample, levels.ravel()).reshape(levels.shape), samples)
 
 
 @jax.jit
-def _thresholds(model: Any, samples: Any, levels: Array) -> Array:
+def _thresholds(model: Model, samples: dict[str, Any], levels: Array) -> Array:
     """Bisect between the least and the largest quantile of any draw, which bracket that of their mean."""
     inside = (levels > 0) & (levels < 1)
     asked = jnp.where(inside, levels, 0.5)

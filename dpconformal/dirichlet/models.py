@@ -1,4 +1,4 @@
-"""The posterior of a Dirichlet process as a NumPyro model: a check of the closed form, not a replacement."""
+"""NumPyro models: the posterior of a Dirichlet process, to check the closed form, and a mixture that has none."""
 
 import math
 import warnings
@@ -11,12 +11,12 @@ from jax import lax
 from jax.scipy.special import logsumexp, ndtr, ndtri
 from jaxtyping import Array, Float
 
-from dpconformal.dirichlet.backend import numpyro, numpyro_distributions
-from dpconformal.priors import Uniform
+from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.validation import Scalar, as_scores, check_float, check_int, is_traced
 
 _TOLERATED = 1e-3  # mass that a truncation may misplace on average
+_SCATTER = 0.5  # of the log scales around the log of their median
 
 
 @register(static=("sticks",))
@@ -43,7 +43,7 @@ class SticksModel:
     --------
     >>> from types import SimpleNamespace
     >>> import jax.numpy as jnp
-    >>> from dpconformal.priors import Uniform
+    >>> from dpconformal.priors import Prior, Uniform
     >>> posterior = SimpleNamespace(prior=Uniform(), concentration=1.0, scores=jnp.array([0.2, 0.6]), counts=None)
     >>> model = SticksModel(posterior, sticks=10)
     >>> sticks, atoms = jnp.full(9, 0.5), jnp.linspace(0.05, 0.95, 10)
@@ -73,8 +73,7 @@ class SticksModel:
     @property
     def support(self) -> tuple[Scalar, Scalar]:
         """Ends of the prior's support."""
-        low, high = self.posterior.prior.support
-        return low, high
+        return self.posterior.prior.support
 
     def _counts(self) -> Any:
         scores, counts = self.posterior.scores, self.posterior.counts
@@ -82,34 +81,36 @@ class SticksModel:
 
     def __call__(self) -> None:
         """State the model to NumPyro."""
-        sample, dist, dtype = numpyro().sample, numpyro_distributions(), jnp.result_type(float)
+        import numpyro
+
+        sample, dist, dtype = numpyro.sample, numpyro.distributions, jnp.result_type(float)
         a = jnp.asarray(self.posterior.concentration, dtype)
         if self.sticks > 1:
             sample("sticks", dist.Beta(jnp.ones((), dtype), a).expand([self.sticks - 1]).to_event(1))
         places = sample("places", dist.Uniform().expand([self.sticks]).to_event(1))
-        numpyro().deterministic("atoms", self.posterior.prior.quantile(places))
+        numpyro.deterministic("atoms", self.posterior.prior.quantile(places))
         weights = np.concatenate([np.ones(1), self._counts()])  # the first is the prior's
         held = np.flatnonzero(weights)  # a score that was seen 0 times has no share
         if held.size > 1:  # without scores the prior part is all there is
             shares = sample("held_shares", dist.Dirichlet(jnp.asarray(weights[held], dtype).at[0].set(a)))
-            numpyro().deterministic("shares", jnp.zeros(weights.size, dtype).at[held].set(shares))
+            numpyro.deterministic("shares", jnp.zeros(weights.size, dtype).at[held].set(shares))
 
     def cdf(self, sample: dict[str, Any], x: Float[Array, " X"]) -> Float[Array, " X"]:
         """F(x) of one draw."""
-        places, masses = self._atoms(sample)
+        places, masses = self._atoms_and_masses(sample)
         total = jnp.sum(jnp.where(places[None, :] <= x[:, None], masses[None, :], 0), axis=1)
         return jnp.where(x >= jnp.asarray(self.support[1], x.dtype), 1, jnp.clip(total, 0, 1))
 
     def quantile(self, sample: dict[str, Any], levels: Float[Array, " A"]) -> Float[Array, " A"]:
         """Smallest x with F(x) ≥ level, of one draw; level 1 is the upper end, which the untruncated F needs."""
-        places, masses = self._atoms(sample)
+        places, masses = self._atoms_and_masses(sample)
         order = jnp.argsort(places)
         index = jnp.searchsorted(jnp.cumsum(masses[order]), levels)
         found = places[order][jnp.minimum(index, places.size - 1)]
         low, high = (jnp.asarray(end, levels.dtype) for end in self.support)
         return jnp.where(levels <= 0, low, jnp.where(levels >= 1, high, found))
 
-    def _atoms(self, sample: dict[str, Any]) -> tuple[Array, Array]:
+    def _atoms_and_masses(self, sample: dict[str, Any]) -> tuple[Array, Array]:
         atoms = sample["atoms"]
         lengths = stick_lengths(sample["sticks"]) if self.sticks > 1 else jnp.ones_like(atoms)
         if "shares" not in sample:
@@ -123,9 +124,6 @@ def stick_lengths(breaks: Float[Array, " K"]) -> Float[Array, " K+1"]:
     """Break a stick: each break takes its share of what is left, and the last piece is the rest."""
     one = jnp.ones(1, breaks.dtype)
     return jnp.concatenate([breaks, one]) * jnp.concatenate([one, jnp.cumprod(1 - breaks)])
-
-
-_SCATTER = 0.5  # of the log scales around the log of their median
 
 
 @register(static=("components",))
@@ -165,7 +163,7 @@ class MixtureModel:
     """
 
     scores: Any
-    prior: Any = Uniform()
+    prior: Prior = Uniform()
     components: int = 20
     concentration: Scalar = 1.0
     scale: Scalar | None = None
@@ -187,37 +185,38 @@ class MixtureModel:
     @property
     def support(self) -> tuple[Scalar, Scalar]:
         """Ends of the prior's support."""
-        low, high = self.prior.support
-        return low, high
+        return self.prior.support
 
     def __call__(self) -> None:
         """State the model to NumPyro."""
-        sample, dist, dtype = numpyro().sample, numpyro_distributions(), jnp.result_type(float)
+        import numpyro
+
+        sample, dist, dtype = numpyro.sample, numpyro.distributions, jnp.result_type(float)
         a = jnp.asarray(self.concentration, dtype)
         breaks = sample("sticks", dist.Beta(jnp.ones((), dtype), a).expand([self.components - 1]).to_event(1))
         places = sample("places", dist.Uniform().expand([self.components]).to_event(1))
-        locations = numpyro().deterministic("locations", self.prior.quantile(places))
+        locations = numpyro.deterministic("locations", self.prior.quantile(places))
         center = jnp.log(jnp.asarray(self.scale, dtype))
         scales = sample("scales", dist.LogNormal(center, _SCATTER).expand([self.components]).to_event(1))
         x = jnp.asarray(self.scores, dtype)[:, None]
         tiny = jnp.finfo(dtype).tiny  # a stick may be used up, to the last bit
-        heights = jnp.log(stick_lengths(breaks) + tiny) - jnp.log(self._mass(locations, scales) * scales)
+        heights = jnp.log(stick_lengths(breaks) + tiny) - jnp.log(self._mass_inside(locations, scales) * scales)
         bells = -0.5 * ((x - locations[None, :]) / scales[None, :]) ** 2 - 0.5 * math.log(2 * math.pi)
-        numpyro().factor("likelihood", jnp.sum(logsumexp(heights[None, :] + bells, axis=1)))
+        numpyro.factor("likelihood", jnp.sum(logsumexp(heights[None, :] + bells, axis=1)))
 
     def cdf(self, sample: dict[str, Any], x: Float[Array, " X"]) -> Float[Array, " X"]:
         """F(x) of one draw."""
         weights, locations, scales = stick_lengths(sample["sticks"]), sample["locations"], sample["scales"]
         low, high = (jnp.asarray(end, x.dtype) for end in self.support)
-        below, _ = self._cut(locations, scales)
+        below, _ = self._cdf_at_ends(locations, scales)
         inside = ndtr((jnp.clip(x, low, high)[:, None] - locations[None, :]) / scales[None, :]) - below[None, :]
-        total = jnp.sum(weights[None, :] * inside / self._mass(locations, scales)[None, :], axis=1)
+        total = jnp.sum(weights[None, :] * inside / self._mass_inside(locations, scales)[None, :], axis=1)
         return jnp.where(x >= high, 1, jnp.where(x <= low, 0, jnp.clip(total, 0, 1)))
 
     def quantile(self, sample: dict[str, Any], levels: Float[Array, " A"]) -> Float[Array, " A"]:
         """Smallest x with F(x) ≥ level, of one draw: by bisection between the quantiles of the kernels."""
         locations, scales = sample["locations"], sample["scales"]
-        below, above = self._cut(locations, scales)
+        below, above = self._cdf_at_ends(locations, scales)
         tiny, eps = jnp.finfo(levels.dtype).tiny, jnp.finfo(levels.dtype).eps
         asked = jnp.where((levels > 0) & (levels < 1), levels, 0.5)
         place = jnp.clip(below[None, :] + asked[:, None] * (above - below)[None, :], tiny, 1 - eps)
@@ -233,7 +232,7 @@ class MixtureModel:
         _, found = lax.fori_loop(0, rounds, halve, (jnp.min(kernels, axis=1), jnp.max(kernels, axis=1)))
         return jnp.where(levels <= 0, low, jnp.where(levels >= 1, high, found))
 
-    def _cut(self, locations: Array, scales: Array) -> tuple[Array, Array]:
+    def _cdf_at_ends(self, locations: Array, scales: Array) -> tuple[Array, Array]:
         """Evaluate the normal cdf at the ends; an infinite end is put aside, for its derivative is NaN."""
         values = []
         for end, beyond in zip(self.support, (0, 1), strict=True):
@@ -242,6 +241,7 @@ class MixtureModel:
             values.append(jnp.where(finite, ndtr((jnp.where(finite, end, 0) - locations) / scales), beyond))
         return values[0], values[1]
 
-    def _mass(self, locations: Array, scales: Array) -> Array:
-        below, above = self._cut(locations, scales)
+    def _mass_inside(self, locations: Array, scales: Array) -> Array:
+        """Return what the cut leaves of each kernel."""
+        below, above = self._cdf_at_ends(locations, scales)
         return above - below

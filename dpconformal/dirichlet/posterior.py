@@ -13,9 +13,7 @@ from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_roun
 from dpconformal.beliefs.weights import check_prior, check_valid_count
 from dpconformal.compositions.credible_level import credible_level, exceedance
 from dpconformal.compositions.heads import lifted
-from dpconformal.dirichlet.backend import numpyro_distributions
 from dpconformal.dirichlet.draws import Draws
-from dpconformal.dirichlet.evidence import beta_shapes, mean_belief, mean_cdf, mean_quantile, spoilt_if_bad
 from dpconformal.priors import Prior
 from dpconformal.pytree import register
 from dpconformal.schedules import Dirichlet
@@ -106,7 +104,7 @@ class Posterior:
             scores, counts = jnp.asarray(scores), None if counts is None else jnp.asarray(counts)
         order = scores.argsort()
         if is_traced(a, scores, counts, self.prior.support):
-            a = spoilt_if_bad(a, scores, counts, self.prior.support)
+            a = _nan_if_invalid(a, scores, counts, self.prior.support)
         object.__setattr__(self, "concentration", a)
         object.__setattr__(self, "scores", scores[order])
         object.__setattr__(self, "counts", None if counts is None else counts[order])
@@ -170,7 +168,7 @@ class Posterior:
     @property
     def mean(self) -> Belief:
         """The mean of F, which is the belief about the next score."""
-        return mean_belief(self, float_dtype(self.scores))
+        return _mean_belief(self)
 
     def cdf_marginal(self, x: Numbers) -> Any:
         """
@@ -197,11 +195,13 @@ class Posterior:
         >>> Posterior(dpc.priors.Uniform(), 5.0, [0.2, 0.4, 0.6]).cdf_marginal(0.5).mean
         Array(0.5625, dtype=float...)
         """
-        above, below = beta_shapes(self, as_floats(x))
+        import numpyro
+
+        above, below = _beta_shapes(self, as_floats(x))
         if not is_traced(above, below):
             why = "F(x) is 0 or 1 for certain there, which is no Beta distribution; leave the ends of the support out"
             raise_at("x", x, (np.asarray(above) <= 0) | (np.asarray(below) <= 0), why)
-        return numpyro_distributions().Beta(below, above)
+        return numpyro.distributions.Beta(below, above)
 
     def quantile_cdf(self, level: Numbers, x: Numbers) -> Any:
         """
@@ -225,8 +225,12 @@ class Posterior:
         >>> Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(60)).quantile_cdf(0.9, [0.4, 0.5, 0.6]).round(3)
         array([0.   , 0.707, 0.99 ])
         """
-        level = self._host_levels(level)
-        return exceedance(level, self._mean_cdf(x), float(self.total))
+        level, x, same = self._host_levels(level), np.asarray(as_numbers("x", x)), self
+        if np.float32 in (x.dtype, self.scores.dtype):  # a score and its rounded twin are one number
+            x, same = x.astype(np.float32), replace(self, scores=np.asarray(self.scores, np.float32))
+        with jax.enable_x64(True):
+            mean = np.asarray(_mean_cdf(same, jnp.asarray(x.astype(float))))
+        return exceedance(level, mean, float(self.total))
 
     def quantile_icdf(self, level: Numbers, probability: Numbers) -> Any:
         """
@@ -256,7 +260,7 @@ class Posterior:
         raise_at("probability", probability, ~inside, "must lie in (0, 1)")
         asked = np.asarray(credible_level(level, probability, float(self.total)))
         with jax.enable_x64(True):
-            return np.asarray(mean_quantile(self, jnp.asarray(asked)))[()]
+            return np.asarray(_mean_quantile(self, jnp.asarray(asked)))[()]
 
     def quantile_median(self, level: Numbers) -> Any:
         """
@@ -305,7 +309,7 @@ class Posterior:
         """
         mass = check_float("mass", mass, 0.0, 1.0, open_low=True, open_high=True)
         low, high = (self.quantile_icdf(level, (1 + sign * mass) / 2) for sign in (-1, 1))
-        return self._lowered(low), self._raised(high)
+        return self._to_lower_edge(low), self._to_upper_edge(high)
 
     def credible_threshold(self, level: Numbers, confidence: Scalar = 0.95) -> Any:
         """
@@ -330,23 +334,21 @@ class Posterior:
         0.562
         """
         confidence = check_float("confidence", confidence, 0.0, 1.0, open_low=True, open_high=True)
-        return self._raised(self.quantile_icdf(level, confidence))
+        return self._to_upper_edge(self.quantile_icdf(level, confidence))
 
-    def _raised(self, thresholds: Any) -> Any:
+    def _to_upper_edge(self, thresholds: Any) -> Any:
         """Raise to the upper edge of a bin, where its scores stand at the centre."""
         bins = self.bins if self.rounding == "nearest" else None
         with jax.enable_x64(True):
             return np.asarray(lifted(self.prior.support, jnp.asarray(thresholds), bins))[()]
 
-    def _lowered(self, thresholds: Any) -> Any:
+    def _to_lower_edge(self, thresholds: Any) -> Any:
         """Lower to the lower edge of a bin, whose scores may lie anywhere in it."""
         if self.bins is None:
             return thresholds
         with jax.enable_x64(True):
-            edges = bin_edges(self.prior.support, self.bins, np.float64)
-            return np.asarray(edges[bin_index(jnp.asarray(thresholds), self.prior.support, self.bins, self.rounding)])[
-                ()
-            ]
+            index = bin_index(jnp.asarray(thresholds), self.prior.support, self.bins, self.rounding)
+            return np.asarray(bin_edges(self.prior.support, self.bins, np.float64)[index])[()]
 
     def sample(self, key: Array, draws: int, method: str = "split", size: int | None = None) -> Draws:
         """
@@ -380,7 +382,8 @@ class Posterior:
 
         if method not in SAMPLERS:
             raise ValueError(f"method = {method!r}: pass one of {', '.join(map(repr, SAMPLERS))}")
-        return SAMPLERS[method](self, key, draws, size)
+        check_not_batched(self.prior)
+        return SAMPLERS[method](self, key, check_int("draws", draws, 1), size)
 
     def _host_levels(self, level: Numbers) -> np.ndarray:
         if is_traced(self, level):
@@ -391,10 +394,73 @@ class Posterior:
         as_levels(level, name="level")
         return level
 
-    def _mean_cdf(self, x: Numbers) -> np.ndarray:
-        x = np.asarray(as_numbers("x", x))
-        same = self
-        if np.float32 in (x.dtype, self.scores.dtype):  # a score and its rounded twin are one number
-            x, same = x.astype(np.float32), replace(self, scores=np.asarray(self.scores, np.float32))
-        with jax.enable_x64(True):
-            return np.asarray(mean_cdf(same, jnp.asarray(x.astype(float))))
+
+def evidence(posterior: Posterior, dtype: Any = None) -> tuple[Array, Array, Array]:
+    """Return the concentration, the scores and their counts, in a given precision or that of the scores."""
+    dtype = float_dtype(posterior.scores) if dtype is None else dtype
+    scores = jnp.asarray(posterior.scores, dtype)
+    counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
+    return jnp.asarray(posterior.concentration, dtype), scores, counts
+
+
+def _nan_if_invalid(a: Any, scores: Any, counts: Any, support: tuple[Any, Any]) -> Array:
+    """Return the concentration, or NaN if anything that could not be checked on the host is out of range."""
+    low, high = support
+    valid = jnp.all((jnp.asarray(scores) >= low) & (jnp.asarray(scores) <= high) & jnp.isfinite(scores))
+    if counts is not None:
+        valid &= jnp.all((jnp.asarray(counts) >= 0) & jnp.isfinite(counts))
+    a = jnp.asarray(a, float_dtype(scores))
+    return jnp.where(valid & (a > 0) & jnp.isfinite(a), a, jnp.nan)
+
+
+@jax.jit
+def _beta_shapes(posterior: Posterior, x: Array) -> tuple[Array, Array]:
+    """Return the masses above and below x, prior's and scores'; not by 1 - cdf, which would lose small ones."""
+    a, scores, counts = evidence(posterior, x.dtype)
+    cumulative = jnp.concatenate([jnp.zeros(1, x.dtype), jnp.cumsum(counts)])
+    below = cumulative[jnp.searchsorted(scores, x, side="right")]
+    share = posterior.prior.cdf(x)
+    return a * (1 - share) + (cumulative[-1] - below), a * share + below
+
+
+@jax.jit
+def _mean_cdf(posterior: Posterior, x: Array) -> Array:
+    """Evaluate the mean of F(x), in the precision of x."""
+    return _mean_belief(posterior, x.dtype).cdf(x)
+
+
+@jax.jit
+def _mean_quantile(posterior: Posterior, p: Array) -> Array:
+    """Evaluate quantiles of the mean, in the precision of p."""
+    return _mean_belief(posterior, p.dtype).quantile(p)
+
+
+def _mean_belief(posterior: Posterior, dtype: Any = None) -> Belief:
+    """Return the mean as a belief, in a given precision."""
+    a, scores, counts = evidence(posterior, dtype)
+    dtype = scores.dtype
+    used = jnp.asarray(scores.shape[0], jnp.int32)
+    if scores.shape[0] == 0:  # an atom that is not used, for there must be one
+        scores, counts = jnp.full(1, jnp.inf, dtype), jnp.zeros(1, dtype)
+    below = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(counts)])
+    total = a + below[-1]
+    taken = (below[-1] - (total - a)) + (a - (total - (total - a)))  # by rounding, from the sum
+    cumulative = below / total
+    product, cut = _product(cumulative, total)
+    rest = (((below - product) - cut) - cumulative * taken) / total
+    return Belief(posterior.prior, a / total, scores, cumulative, used, rest)
+
+
+def _product(x: Array, y: Array) -> tuple[Array, Array]:
+    """Multiply, and tell what rounding has taken from the product (Dekker 1971)."""
+    bits = jnp.finfo(x.dtype).nmant + 1
+    (x1, x2), (y1, y2) = (_halves(factor, 2.0 ** ((bits + 1) // 2) + 1) for factor in (x, y))
+    product = x * y
+    return product, ((x1 * y1 - product) + x1 * y2 + x2 * y1) + x2 * y2
+
+
+def _halves(x: Array, splitter: float) -> tuple[Array, Array]:
+    """Split a number into two of half as many digits."""
+    scaled = splitter * x
+    upper = scaled - (scaled - x)
+    return upper, x - upper

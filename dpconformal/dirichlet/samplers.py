@@ -1,6 +1,7 @@
-"""Draw from the posterior by breaking sticks: of the prior's part alone, or of everything."""
+"""Draw distributions from the posterior: five samplers by name, and the variates that they are made of."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,22 +13,14 @@ from jaxtyping import Array, Float
 
 from dpconformal.beliefs.bins import bin_edges, bin_index
 from dpconformal.dirichlet.draws import Draws
-from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.dirichlet.stick_breaking import (
-    broken_sticks,
-    check_room,
-    checked_draws,
-    checked_size,
-    dirichlet,
-    ends,
-    enough_sticks,
-    from_mean,
-    in_order,
-    prior_draws,
-    score_masses,
-    truncation,
-)
-from dpconformal.validation import check_int, float_dtype, is_traced
+from dpconformal.dirichlet.posterior import Posterior, evidence
+from dpconformal.validation import check_int, check_not_batched, float_dtype, is_traced
+
+_TAIL = 1e-6  # expected mass that default sizes leave over
+_TOLERABLE = 1e-3  # expected mass beyond which a size is warned about
+_ROOM = 2**28  # atoms of all draws together, 2 GB in double precision
+_BINS = 256  # of a grid, by default
+_STEPS, _STICKS = 100, 128  # of the urn by default; and sticks of its rest at least, and where a is traced
 
 
 def split(posterior: Posterior, key: Array, draws: int, sticks: int | None = None) -> Draws:
@@ -36,57 +29,40 @@ def split(posterior: Posterior, key: Array, draws: int, sticks: int | None = Non
 
     That is the posterior itself, and only its prior part is infinite: the sticks that leave no more than a given mass
     over do not grow with the number of scores.
-
-    ``sticks``: Of the prior's part. By default as many as leave a mass of 1e-6 over; inside ``jit``, where the
-    concentration may not be known, to be given.
     """
-    draws, a = checked_draws(posterior, draws), posterior.concentration
-    sticks = checked_size(
-        "sticks", sticks, enough_sticks(a, a / posterior.total), truncation(posterior, "split", sticks)
-    )
-    check_room(draws, sticks, "sticks")
-    return _split(posterior, key, draws, sticks, float_dtype(posterior.scores))
+    return _split(posterior, key, draws, _number_of_sticks(posterior, "split", draws, sticks))
+
+
+@jax.jit(static_argnames=("draws", "sticks"))
+def _split(posterior: Posterior, key: Array, draws: int, sticks: int) -> Draws:
+    keys, (a, scores, _) = jax.random.split(key, 4), evidence(posterior)
+    atoms, own = _sort_atoms(_prior_draws(posterior, keys[0], (draws, sticks)), _break_stick(keys[1], a, draws, sticks))
+    shared = jnp.cumsum(_score_masses(posterior, keys[2], draws), axis=-1)
+    if shared.shape[-1]:
+        prior_mass, score_mass = jax.random.gamma(keys[3], a, (draws, 1), a.dtype), shared[:, -1:]
+        empty = score_mass + prior_mass <= 0  # nothing was counted, and the gamma draw underflowed
+        share = jnp.where(empty, 1, prior_mass / jnp.where(empty, 1, score_mass + prior_mass))
+        own, shared = own * share, shared * ((1 - share) / jnp.where(score_mass > 0, score_mass, 1))
+    return Draws(*_ends(posterior), scores, shared, atoms, own)
 
 
 def sticks(posterior: Posterior, key: Array, draws: int, sticks: int | None = None) -> Draws:
     """
     Draw by sticks alone: Σ π_k δ(θ_k), π broken with Beta(1, a + n), θ from the posterior mean.
 
-    ``sticks``: The last of them takes what is left. By default as many as leave 1e-6 over, about 14·(a + n). Returns:
-    Of them. With too few sticks the mean is right and the spread too large; there is a warning.
+    The last stick takes what is left. By default there are about 14·(a + n); with too few of them the mean is right and
+    the spread too large.
     """
-    draws, a = checked_draws(posterior, draws), posterior.total
-    sticks = checked_size("sticks", sticks, enough_sticks(a, 1.0), truncation(posterior, "sticks", sticks))
-    check_room(draws, sticks, "sticks")
-    return _sticks(posterior, key, draws, sticks, float_dtype(posterior.scores))
+    return _sticks(posterior, key, draws, _number_of_sticks(posterior, "sticks", draws, sticks))
 
 
-@jax.jit(static_argnames=("draws", "sticks", "dtype"))
-def _split(posterior: Posterior, key: Array, draws: int, sticks: int, dtype: Any) -> Draws:
-    keys = jax.random.split(key, 4)
-    a = jnp.asarray(posterior.concentration, dtype)
-    atoms = prior_draws(posterior, keys[0], (draws, sticks), dtype)
-    atoms, own = in_order(atoms, broken_sticks(keys[1], a, draws, sticks))
-    shared = jnp.cumsum(score_masses(posterior, keys[2], draws, dtype), axis=-1)
-    if shared.shape[-1]:
-        prior_mass, score_mass = jax.random.gamma(keys[3], a, (draws, 1), dtype), shared[:, -1:]
-        empty = score_mass + prior_mass <= 0  # nothing was counted, and the gamma draw underflowed
-        share = jnp.where(empty, 1, prior_mass / jnp.where(empty, 1, score_mass + prior_mass))
-        own, shared = own * share, shared * ((1 - share) / jnp.where(score_mass > 0, score_mass, 1))
-    return Draws(*ends(posterior, dtype), jnp.asarray(posterior.scores, dtype), shared, atoms, own)
-
-
-@jax.jit(static_argnames=("draws", "sticks", "dtype"))
-def _sticks(posterior: Posterior, key: Array, draws: int, sticks: int, dtype: Any) -> Draws:
+@jax.jit(static_argnames=("draws", "sticks"))
+def _sticks(posterior: Posterior, key: Array, draws: int, sticks: int) -> Draws:
     keys = jax.random.split(key)
-    total = jnp.asarray(posterior.total, dtype)
-    atoms = from_mean(posterior, keys[0], (draws, sticks), dtype)
-    nothing = jnp.zeros((draws, 0), dtype)
-    ordered = in_order(atoms, broken_sticks(keys[1], total, draws, sticks))
-    return Draws(*ends(posterior, dtype), nothing[0], nothing, *ordered)
-
-
-_BINS = 256
+    atoms = _mean_draws(posterior, keys[0], (draws, sticks))
+    masses = _break_stick(keys[1], jnp.asarray(posterior.total, atoms.dtype), draws, sticks)
+    nothing = jnp.zeros((draws, 0), atoms.dtype)
+    return Draws(*_ends(posterior), nothing[0], nothing, *_sort_atoms(atoms, masses))
 
 
 def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) -> Draws:
@@ -97,33 +73,26 @@ def grid(posterior: Posterior, key: Array, draws: int, bins: int | None = None) 
     also where scores lie on edges. Quantiles are those of F, moved up to the next edge;
     means are up to a bin larger than those of F.
     """
-    draws, bins = checked_draws(posterior, draws), bins if bins is not None else posterior.bins or _BINS
-    bins = check_int("bins", bins, 1)
+    bins = check_int("bins", bins if bins is not None else posterior.bins or _BINS, 1)
     if posterior.bins is not None and posterior.bins % bins:
         raise ValueError(f"bins = {bins}: the posterior's {posterior.bins} bins must be a multiple of it")
     low, high = posterior.prior.support
     if not is_traced(low, high) and not math.isfinite(float(high) - float(low)):
         raise ValueError(f"posterior.prior has support {posterior.prior.support}: a grid needs a bounded one")
-    return _grid(posterior, key, draws, bins, float_dtype(posterior.scores))
+    return _grid(posterior, key, draws, bins)
 
 
-@jax.jit(static_argnames=("draws", "bins", "dtype"))
-def _grid(posterior: Posterior, key: Array, draws: int, bins: int, dtype: Any) -> Draws:
-    support = posterior.prior.support
-    a, scores = jnp.asarray(posterior.concentration, dtype), jnp.asarray(posterior.scores, dtype)
-    counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
-    edges = bin_edges(support, bins, dtype)
-    shapes = a * jnp.diff(posterior.prior.cdf(edges))
+@jax.jit(static_argnames=("draws", "bins"))
+def _grid(posterior: Posterior, key: Array, draws: int, bins: int) -> Draws:
+    support, (a, scores, counts) = posterior.prior.support, evidence(posterior)
+    edges = bin_edges(support, bins, scores.dtype)
     if posterior.bins is not None and posterior.rounding == "up":
         # These are edges of the posterior's own bins. In another precision they may lie a bit off; the centres do not.
         scores = scores - (edges[-1] - edges[0]) / (2 * posterior.bins)
-    shapes = shapes.at[bin_index(scores, support, bins, "up")].add(counts)
-    masses = dirichlet(key, jnp.maximum(shapes, jnp.finfo(dtype).tiny), draws)  # NaN stays
-    nothing = jnp.zeros((draws, 0), dtype)
+    shapes = (a * jnp.diff(posterior.prior.cdf(edges))).at[bin_index(scores, support, bins, "up")].add(counts)
+    masses = dirichlet(key, jnp.maximum(shapes, jnp.finfo(shapes.dtype).tiny), draws)  # NaN stays
+    nothing = jnp.zeros((draws, 0), masses.dtype)
     return Draws(edges[0], edges[-1], edges[1:], jnp.cumsum(masses, axis=-1), nothing, nothing)
-
-
-_STEPS, _STICKS = 100, 128  # by default; and sticks of the rest at least, and where the concentration is traced
 
 
 def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) -> Draws:
@@ -134,11 +103,22 @@ def urn(posterior: Posterior, key: Array, draws: int, steps: int | None = None) 
     What is left of the prior, a/(a + n + steps) of the mass on average, is broken into sticks. (Equal weights, the
     empirical distribution of the urn alone, would be right for infinitely many steps only.)
     """
-    draws, a = checked_draws(posterior, draws), posterior.concentration
-    steps = check_int("steps", _STEPS if steps is None else steps, 1)
-    sticks = max(enough_sticks(a, a / (posterior.total + steps)) or 0, _STICKS)
-    check_room(draws, steps + sticks, "steps and sticks")
-    return _urn(posterior, key, draws, steps, sticks, float_dtype(posterior.scores))
+    steps, a = check_int("steps", _STEPS if steps is None else steps, 1), posterior.concentration
+    sticks = max(_enough_sticks(a, a / (posterior.total + steps)) or 0, _STICKS)
+    _check_room(draws, steps + sticks, "steps and sticks")
+    return _urn(posterior, key, draws, steps, sticks)
+
+
+@jax.jit(static_argnames=("draws", "steps", "sticks"))
+def _urn(posterior: Posterior, key: Array, draws: int, steps: int, sticks: int) -> Draws:
+    keys, (a, scores, _) = jax.random.split(key, 6), evidence(posterior)
+    rest = jax.random.gamma(keys[0], a, (draws, 1), a.dtype) * _break_stick(keys[1], a, draws, sticks)
+    masses = jax.random.exponential(keys[2], (draws, steps), a.dtype), rest
+    places = _future(posterior, keys[3], draws, steps), _prior_draws(posterior, keys[4], rest.shape)
+    atoms, own = _sort_atoms(*(jnp.concatenate(parts, axis=-1) for parts in (places, masses)))
+    shared = jnp.cumsum(_score_masses(posterior, keys[5], draws), axis=-1)
+    total = own[:, -1:] + (shared[:, -1:] if shared.shape[-1] else 0)
+    return Draws(*_ends(posterior), scores, shared / total, atoms, own / total)
 
 
 def future_scores(posterior: Posterior, key: Array, draws: int, steps: int) -> Float[Array, "D M"]:
@@ -167,36 +147,19 @@ def future_scores(posterior: Posterior, key: Array, draws: int, steps: int) -> F
     >>> future_scores(Posterior(dpc.priors.Uniform(), 5.0, [0.3]), jax.random.key(0), draws=2, steps=3).shape
     (2, 3)
     """
-    draws, steps = checked_draws(posterior, draws), check_int("steps", steps, 1)
-    return _future(posterior, key, draws, steps, float_dtype(posterior.scores))
+    check_not_batched(posterior.prior)
+    return _future(posterior, key, check_int("draws", draws, 1), check_int("steps", steps, 1))
 
 
-@jax.jit(static_argnames=("draws", "steps", "sticks", "dtype"))
-def _urn(posterior: Posterior, key: Array, draws: int, steps: int, sticks: int, dtype: Any) -> Draws:
-    keys = jax.random.split(key, 6)
-    a = jnp.asarray(posterior.concentration, dtype)
-    rest = jax.random.gamma(keys[0], a, (draws, 1), dtype) * broken_sticks(keys[1], a, draws, sticks)
-    masses = jax.random.exponential(keys[2], (draws, steps), dtype), rest
-    places = _future(posterior, keys[3], draws, steps, dtype), prior_draws(posterior, keys[4], rest.shape, dtype)
-    atoms, own = in_order(*(jnp.concatenate(parts, axis=-1) for parts in (places, masses)))
-    shared = jnp.cumsum(score_masses(posterior, keys[5], draws, dtype), axis=-1)
-    total = own[:, -1:] + (shared[:, -1:] if shared.shape[-1] else 0)
-    scores = jnp.asarray(posterior.scores, dtype)
-    return Draws(*ends(posterior, dtype), scores, shared / total, atoms, own / total)
-
-
-@jax.jit(static_argnames=("draws", "steps", "dtype"))
-def _future(posterior: Posterior, key: Array, draws: int, steps: int, dtype: Any) -> Array:
+@jax.jit(static_argnames=("draws", "steps"))
+def _future(posterior: Posterior, key: Array, draws: int, steps: int) -> Array:
     keys = jax.random.split(key)
-    fresh = from_mean(posterior, keys[0], (draws, steps), dtype)
-    own, total = jnp.arange(steps, dtype=jnp.int32)[None], jnp.asarray(posterior.total, dtype)
-    place = jax.random.uniform(keys[1], (draws, steps), dtype) * (total + own.astype(dtype)) - total
+    fresh = _mean_draws(posterior, keys[0], (draws, steps))
+    own, total = jnp.arange(steps, dtype=jnp.int32)[None], jnp.asarray(posterior.total, fresh.dtype)
+    place = jax.random.uniform(keys[1], (draws, steps), fresh.dtype) * (total + own.astype(fresh.dtype)) - total
     source = jnp.where(place < 0, own, jnp.minimum(jnp.floor(place).astype(jnp.int32), own - 1))
-
-    def follow(_: Any, source: Array) -> Array:  # every copy of a copy, in a logarithm of steps
-        return jnp.take_along_axis(source, source, axis=-1)
-
-    source = lax.fori_loop(0, max(steps - 1, 1).bit_length(), follow, source)
+    for _ in range(max(steps - 1, 1).bit_length()):  # every copy of a copy, in a logarithm of steps
+        source = jnp.take_along_axis(source, source, axis=-1)
     return jnp.take_along_axis(fresh, source, axis=-1)
 
 
@@ -204,21 +167,19 @@ def bootstrap(posterior: Posterior, key: Array, draws: int, size: int | None = N
     """Draw Σ w_i δ(score_i), w uniform on the simplex: the Bayesian bootstrap, which has no prior."""
     if size is not None:
         raise ValueError(f"size = {size!r}: the Bayesian bootstrap has none; leave it out")
-    draws = checked_draws(posterior, draws)
     counts = posterior.counts
     if posterior.scores.shape[0] == 0 or not (counts is None or is_traced(counts) or np.any(counts)):
         raise ValueError("posterior.scores is empty: the Bayesian bootstrap needs a score, or the prior; use 'split'")
-    return _bootstrap(posterior, key, draws, float_dtype(posterior.scores))
+    return _bootstrap(posterior, key, draws)
 
 
-@jax.jit(static_argnames=("draws", "dtype"))
-def _bootstrap(posterior: Posterior, key: Array, draws: int, dtype: Any) -> Draws:
-    shared = jnp.cumsum(score_masses(posterior, key, draws, dtype), axis=-1)
-    nothing = jnp.zeros((draws, 0), dtype)
-    scores, (low, _) = jnp.asarray(posterior.scores, dtype), ends(posterior, dtype)
-    held = scores if posterior.counts is None else jnp.where(jnp.asarray(posterior.counts) > 0, scores, low)
-    shared = jnp.where(jnp.isnan(posterior.concentration), jnp.nan, shared / shared[:, -1:])
-    return Draws(low, jnp.max(held), scores, shared, nothing, nothing)
+@jax.jit(static_argnames="draws")
+def _bootstrap(posterior: Posterior, key: Array, draws: int) -> Draws:
+    a, scores, counts = evidence(posterior)
+    shared, (low, _) = jnp.cumsum(_score_masses(posterior, key, draws), axis=-1), _ends(posterior)
+    shared = jnp.where(jnp.isnan(a), jnp.nan, shared / shared[:, -1:])
+    nothing = jnp.zeros((draws, 0), scores.dtype)
+    return Draws(low, jnp.max(jnp.where(counts > 0, scores, low)), scores, shared, nothing, nothing)
 
 
 SAMPLERS: dict[str, Callable[..., Draws]] = {
@@ -228,3 +189,153 @@ SAMPLERS: dict[str, Callable[..., Draws]] = {
     "urn": urn,
     "bootstrap": bootstrap,
 }
+
+
+def truncation(posterior: Posterior, method: str, size: int | None) -> Any:
+    """
+    Return the expected mass that a truncated sampler leaves over.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        The posterior.
+    method : {"split", "sticks"}
+        With the prior's part by sticks, (a/(a+n))·(a/(a+1))^K; or all of it, ((a+n)/(a+n+1))^K.
+    size : int or None
+        K.
+
+    Returns
+    -------
+    float
+        The bound in total variation, on average over draws. NaN where it is not known.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> posterior = Posterior(dpc.priors.Uniform(), 5.0, dpc.streams.iid(60))
+    >>> [round(float(truncation(posterior, method, 65)), 6) for method in ("split", "sticks")]
+    [1e-06, 0.370691]
+    """
+    if method not in ("split", "sticks"):
+        raise ValueError(f"method = {method!r}: only 'split' and 'sticks' leave mass over")
+    if size is None or is_traced(posterior):
+        return math.nan
+    weight, share = _weight_and_share(posterior, method)
+    return float(share) * (float(weight) / (float(weight) + 1)) ** check_int("sticks", size, 1)
+
+
+def _weight_and_share(posterior: Posterior, method: str) -> tuple[Any, Any]:
+    """Return the concentration by which a method breaks its stick, and the share of all mass that the stick has."""
+    a, total = posterior.concentration, posterior.total
+    return (a, a / total) if method == "split" else (total, 1.0)
+
+
+def _enough_sticks(weight: Any, share: Any) -> int | None:
+    """Return how many sticks leave over a mass of 1e-6, where ``share`` of all is broken up; None if that is traced."""
+    if is_traced(weight, share):
+        return None
+    return max(math.ceil(math.log(_TAIL / float(share)) / -math.log1p(1 / float(weight))), 1)
+
+
+def _number_of_sticks(posterior: Posterior, method: str, draws: int, sticks: int | None) -> int:
+    """Return how many sticks to break: enough, or those asked for, with a warning if they leave much mass over."""
+    if sticks is None:
+        sticks = _enough_sticks(*_weight_and_share(posterior, method))
+        if sticks is None:
+            raise ValueError("sticks is not given, and how many are needed depends on traced values; give it")
+    elif (left_over := truncation(posterior, method, check_int("sticks", sticks, 1))) > _TOLERABLE:
+        warnings.warn(
+            f"sticks = {sticks}: a mass of {left_over:.2g} is left over on average, and the spread is too large; "
+            "take more, or method='split'",
+            stacklevel=4,
+        )
+    _check_room(draws, sticks, "sticks")
+    return sticks
+
+
+def _check_room(draws: int, atoms: int, what: str) -> None:
+    """Refuse what would not fit into memory."""
+    if draws * atoms > _ROOM:
+        raise ValueError(
+            f"{what} = {atoms:,} for each of draws = {draws:,} do not fit into memory: take fewer, or method='grid', "
+            "which does not need more as the concentration grows"
+        )
+
+
+def _ends(posterior: Posterior) -> tuple[Array, Array]:
+    low, high = (jnp.asarray(end, float_dtype(posterior.scores)) for end in posterior.prior.support)
+    return low, high
+
+
+def _sort_atoms(atoms: Array, masses: Array) -> tuple[Array, Array]:
+    """Sort the atoms of each draw, and add up their masses."""
+    atoms, masses = lax.sort((atoms, masses), dimension=-1, num_keys=1)
+    return atoms, jnp.cumsum(masses, axis=-1)
+
+
+def _break_stick(key: Array, concentration: Array, draws: int, count: int) -> Float[Array, "D K"]:
+    """Break sticks: what is left after k of them is exp of a sum of exponentials; the last takes the rest."""
+    pieces = jax.random.exponential(key, (draws, count), concentration.dtype) / concentration
+    left = jnp.cumsum(pieces, axis=-1) - pieces
+    return jnp.exp(-left) * -jnp.expm1(-pieces.at[:, -1].set(jnp.inf))
+
+
+def _score_masses(posterior: Posterior, key: Array, draws: int) -> Float[Array, "D n"]:
+    """Draw Gamma(count) for each score, to be normalised."""
+    _, scores, counts = evidence(posterior)
+    shape = (draws, scores.shape[0])
+    if posterior.counts is None:
+        return jax.random.exponential(key, shape, scores.dtype)
+    drawn = jnp.exp(log_gamma(key, jnp.where(counts > 0, counts, 1), shape))
+    return jnp.where((counts > 0)[None], drawn, 0)
+
+
+def _prior_draws(posterior: Posterior, key: Array, shape: tuple[int, ...]) -> Array:
+    """Draw from the prior; never its quantile of level 0, which an unbounded support has at infinity."""
+    dtype = float_dtype(posterior.scores)
+    return posterior.prior.quantile(jax.random.uniform(key, shape, dtype, minval=jnp.finfo(dtype).tiny))
+
+
+def _mean_draws(posterior: Posterior, key: Array, shape: tuple[int, ...]) -> Array:
+    """Draw from the posterior mean: from the prior, or one of the scores."""
+    keys, (a, scores, counts) = jax.random.split(key), evidence(posterior)
+    drawn = _prior_draws(posterior, keys[0], shape)
+    if scores.shape[0]:
+        below = jnp.cumsum(counts)
+        place = jax.random.uniform(keys[1], shape, scores.dtype) * (a + below[-1]) - a  # negative: from the prior
+        chosen = jnp.minimum(jnp.searchsorted(below, place, side="right"), scores.shape[0] - 1)
+        drawn = jnp.where(place < 0, drawn, scores[chosen])
+    return jnp.where(jnp.isnan(a), jnp.nan, drawn)
+
+
+# JAX draws gamma variates one after the other on a CPU; here all are proposed together.
+def log_gamma(key: Array, alpha: Float[Array, "*k"], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Draw logarithms of gamma variates by the method of Marsaglia and Tsang (2000); NaN for shapes that are none."""
+    # All are proposed together until each has been accepted, which takes a few rounds. Below 1 the shape is raised by
+    # one and the variate multiplied by U^(1/alpha); in logarithms, for it may be too small for a float.
+    dtype, valid = alpha.dtype, (alpha > 0) & jnp.isfinite(alpha)
+    known = jnp.where(valid, alpha, 1)
+    raised = jnp.where(known < 1, known + 1, known) - 1 / 3
+    power = jnp.where(known < 1, 1 / known, 0)
+    valid, raised, power = (jnp.broadcast_to(part, shape) for part in (valid, raised, power))
+    scale = 1 / (3 * jnp.sqrt(raised))
+
+    def propose(carried: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        key, value, done = carried
+        key, first, second = jax.random.split(key, 3)
+        x, u = jax.random.normal(first, shape, dtype), jax.random.uniform(second, shape, dtype)
+        root = 1 + scale * x
+        cube = jnp.where(root > 0, root * root * root, 1)
+        accepted = (root > 0) & (jnp.log(u) < x * x / 2 + raised * (1 - cube + jnp.log(cube)))
+        return key, jnp.where(done | ~accepted, value, cube), done | accepted
+
+    key, last = jax.random.split(key)
+    start = key, jnp.ones(shape, dtype), ~valid
+    _, cube, _ = lax.while_loop(lambda carried: ~jnp.all(carried[2]), propose, start)
+    u = jax.random.uniform(last, shape, dtype, minval=jnp.finfo(dtype).tiny)
+    return jnp.where(valid, jnp.log(raised) + jnp.log(cube) + jnp.log(u) * power, jnp.nan)
+
+
+def dirichlet(key: Array, alpha: Float[Array, " K"], draws: int) -> Float[Array, "..."]:
+    """Draw from a Dirichlet distribution."""
+    return jax.nn.softmax(log_gamma(key, alpha, (draws, *alpha.shape)), axis=-1)

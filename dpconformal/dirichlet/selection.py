@@ -1,12 +1,14 @@
-"""Scores of whole beliefs, each round from the scores before it, for many concentrations at once."""
+"""The concentration, and if need be the prior, by how well beliefs would have predicted each score from the past."""
 
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dpconformal.beliefs import Exact
-from dpconformal.priors import Histogram, Mixture, Uniform
+from dpconformal.priors import Histogram, Mixture, Prior, Uniform
 from dpconformal.schedules import Dirichlet
 from dpconformal.theory import moments
 from dpconformal.theory.moments import integral, landmarks
@@ -22,95 +24,12 @@ from dpconformal.validation import (
     raise_at,
 )
 
-_SMALL = 256  # scores whose distances are computed pair by pair
-
-
-def crps_terms(prior: Any, scores: Any, concentrations: Any) -> Any:
-    """
-    Mean CRPS of Dirichlet-process beliefs, exactly.
-
-    With λ = a/(a + n) the belief is λ P0 + (1 - λ) · empirical, so the CRPS is a quadratic in λ. Its three coefficients
-    are mean distances between the score, draws of P0 and scores seen, and do not depend on a.
-    """
-    mean, spread = moments.mean(prior), _half_mean_difference(prior)
-    if not np.isfinite(mean + spread):
-        raise ValueError(
-            f"prior = {prior!r} has tails too heavy for a CRPS; choose by='log_score' on a bounded support"
-        )
-    n = np.arange(scores.size)
-    seen = np.maximum(n, 1)
-    to_prior = 2 * moments.cdf_integral(prior, scores) + mean - scores
-    distances = distances_to_past(scores)
-    to_past = distances / seen
-    between = (np.cumsum(to_prior) - to_prior) / seen  # of P0 and the past
-    within = (np.cumsum(distances) - distances) / seen**2  # half the mean distance of two of the past, with repetition
-    own, cross, past = to_prior - spread, to_prior + to_past - between, to_past - within
-    weight = concentrations[:, None] / (concentrations[:, None] + n)
-    rest = n / (concentrations[:, None] + n)
-    return np.mean(weight**2 * own + weight * rest * cross + rest**2 * past, axis=1)
-
-
-def log_terms(prior: Any, scores: Any, concentrations: Any, cells: int) -> Any:
-    """Mean of minus the log-probability that beliefs give to the cell of the next score."""
-    low, high = moments.support(prior)
-    if not np.isfinite(high - low):
-        raise ValueError(f"prior has support [{low:g}, {high:g}]: cells of equal width need a bounded one; use 'crps'")
-    edges = np.linspace(low, high, cells + 1)
-    masses = np.diff(moments.cdf(prior, edges))
-    cell = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, cells - 1)
-    order = np.argsort(cell, kind="stable")
-    starts = np.searchsorted(cell[order], np.arange(cells))
-    before = np.empty(scores.size)
-    before[order] = np.arange(scores.size) - starts[cell[order]]
-    a, n = concentrations[:, None], np.arange(scores.size)
-    with np.errstate(divide="ignore"):  # a cell that the prior rules out
-        return np.mean(np.log(a + n) - np.log(a * masses[cell] + before), axis=1)
-
-
-def distances_to_past(scores: Any) -> Any:
-    """Sum of abs(score_t - score_i) over i < t, by splitting in halves: T log² T steps."""
-    total = np.zeros(scores.size)
-
-    def split(start: int, end: int) -> None:
-        if end - start <= _SMALL:
-            part = scores[start:end]
-            total[start:end] += np.tril(np.abs(part[:, None] - part)).sum(axis=1)
-            return
-        middle = (start + end) // 2
-        split(start, middle)
-        split(middle, end)
-        left, right = np.sort(scores[start:middle]), scores[middle:end]
-        sums = np.concatenate([[0.0], np.cumsum(left)])
-        below = np.searchsorted(left, right)
-        total[middle:end] += right * (2 * below - left.size) + sums[-1] - 2 * sums[below]
-
-    split(0, scores.size)
-    return total
-
-
-def _half_mean_difference(prior: Any) -> float:
-    """∫ P0(1 - P0), between the points where the density jumps."""
-    low, high = moments.support(prior)
-    points = np.unique(np.concatenate([[low, high], landmarks(prior), *_jumps(prior)]))
-
-    def spread(x: Any) -> Any:
-        value = moments.cdf(prior, x)
-        return value * (1 - value)
-
-    return float(np.sum(integral(spread, points[:-1], points[1:])))
-
-
-def _jumps(prior: Any) -> list[Any]:
-    if isinstance(prior, Mixture):
-        return [points for component in prior.components for points in [*_jumps(component), moments.support(component)]]
-    return [np.asarray(prior.edges, float)] if isinstance(prior, Histogram) else []
-
-
 if TYPE_CHECKING:
     import xarray as xr
 
 CONCENTRATIONS = tuple(float(f"{a:.3g}") for a in np.geomspace(0.1, 10_000, 26))
-_BINS, _LEARN, _CELLS = (4, 8, 16, 32, 64), 0.5, 20
+_BINS, _LEARN, _CELLS = (4, 8, 16, 32, 64), 0.5, 20  # by default
+_SMALL = 256  # scores whose distances are computed pair by pair
 
 
 class Choice(NamedTuple):
@@ -129,7 +48,7 @@ class Choice(NamedTuple):
     """
 
     concentration: float
-    prior: Any
+    prior: Prior
     table: "xr.Dataset"
 
     @property
@@ -140,10 +59,10 @@ class Choice(NamedTuple):
 
 def choose(
     scores: Numbers,
-    prior: Any = None,
+    prior: Prior | None = None,
     concentrations: Numbers = CONCENTRATIONS,
     by: str = "crps",
-    bins: Any = None,
+    bins: Sequence[int] | None = None,
     learn: Scalar | None = None,
     low: Scalar | None = None,
     high: Scalar | None = None,
@@ -196,7 +115,11 @@ def choose(
     >>> learned.concentration, type(learned.prior).__name__
     (63.1, 'Histogram')
     """
-    grid = _concentrations(concentrations)
+    import xarray as xr
+
+    grid = np.atleast_1d(np.asarray(as_numbers("concentrations", concentrations), float))
+    raise_at("concentrations", grid, ~(np.isfinite(grid) & (grid > 0)), "must be finite and above 0")
+    raise_at("concentrations", grid, np.diff(grid, prepend=-np.inf) <= 0, "must increase strictly")
     if by not in ("crps", "log_score"):
         raise ValueError(f"by = {by!r}: pass 'crps' or 'log_score'")
     if by == "crps" and cells is not None:
@@ -205,41 +128,42 @@ def choose(
         for name, value in (("bins", bins), ("learn", learn), ("low", low), ("high", high)):
             if value is not None:
                 raise ValueError(f"{name} = {value!r}: only a prior that is learned has it; leave out prior or {name}")
-        values, taught = _sequence(scores, moments.support(prior)), 0
-        candidates = {type(prior).__name__: prior}
+        values, taught = _check_sequence(scores, moments.support(prior)), 0
+        candidates: dict[str, Prior] = {type(prior).__name__: prior}
     else:
         ends = check_float("low", 0.0 if low is None else low), check_float("high", 1.0 if high is None else high)
         check_interval("choose", *ends)
-        values = _sequence(scores, ends)
+        values = _check_sequence(scores, ends)
         share = check_float("learn", _LEARN if learn is None else learn, 0.0, 1.0, open_low=True, open_high=True)
         taught = int(share * values.size)
-        candidates = _learned(values[:taught], _BINS if bins is None else bins, *ends)
+        sizes = [check_int(f"bins[{i}]", size, 1) for i, size in enumerate(_BINS if bins is None else bins)]
+        learned = [Histogram.from_scores(values[:taught], k, low=ends[0], high=ends[1]) for k in sizes]
+        candidates = {"uniform": Uniform(*ends)} | {f"histogram_{k}": p for k, p in zip(sizes, learned, strict=True)}
     scored = values[taught:]
     if not scored.size or (prior is None and not taught):
         raise ValueError(f"scores has {values.size} entries: too few to choose from")
     width = check_int("cells", _CELLS if cells is None else cells, 2)
-    score = np.stack(
-        [
-            crps_terms(p, scored, grid) if by == "crps" else log_terms(p, scored, grid, width)
-            for p in candidates.values()
-        ]
-    )
+    terms = crps_terms if by == "crps" else partial(log_terms, cells=width)
+    score = np.stack([terms(candidate, scored, grid) for candidate in candidates.values()])
     if grid.size > 1 and np.ptp(score, axis=1).max() <= 1e-12 * np.abs(score).max():
         raise ValueError(f"scores has {values.size} entries: too few to choose from, all concentrations do the same")
     best, column = np.unravel_index(int(np.argmin(score)), score.shape)
-    _warn_at_end(grid, int(column))
-    sizes = {"by": by, "taught": taught, "scored": scored.size}
-    return Choice(float(grid[column]), list(candidates.values())[best], _table(score, list(candidates), grid, sizes))
+    if grid.size > 1 and column in (0, grid.size - 1):
+        where, lesson = (
+            ("last", "the prior predicts so well that these scores cannot say how many of them it is worth")
+            if column
+            else ("first", "the prior is of no help; try smaller concentrations or another prior")
+        )
+        warnings.warn(f"concentration = {grid[column]:g} is the {where} of the candidates: {lesson}", stacklevel=2)
+    table = xr.Dataset(
+        {"score": (("prior", "concentration"), score)},
+        {"prior": list(candidates), "concentration": grid},
+        {"by": by, "taught": taught, "scored": scored.size},
+    )
+    return Choice(float(grid[column]), list(candidates.values())[best], table)
 
 
-def _concentrations(values: Numbers) -> Any:
-    grid = np.atleast_1d(np.asarray(as_numbers("concentrations", values), float))
-    raise_at("concentrations", grid, ~(np.isfinite(grid) & (grid > 0)), "must be finite and above 0")
-    raise_at("concentrations", grid, np.diff(grid, prepend=-np.inf) <= 0, "must increase strictly")
-    return grid
-
-
-def _sequence(scores: Numbers, support: tuple[Any, Any]) -> Any:
+def _check_sequence(scores: Numbers, support: tuple[Any, Any]) -> np.ndarray:
     check_time_index("scores", scores)
     values = np.asarray(checked_scores(scores, support), float)
     if values.ndim != 1:
@@ -247,26 +171,76 @@ def _sequence(scores: Numbers, support: tuple[Any, Any]) -> Any:
     return values
 
 
-def _learned(sample: Any, bins: Any, low: float, high: float) -> dict[str, Any]:
-    sizes = [check_int(f"bins[{i}]", size, 1) for i, size in enumerate(bins)]
-    candidates: dict[str, Any] = {"uniform": Uniform(low, high)}
-    return candidates | {f"histogram_{k}": Histogram.from_scores(sample, k, low=low, high=high) for k in sizes}
+def crps_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray) -> np.ndarray:
+    """Return the mean CRPS of Dirichlet-process beliefs, exactly."""
+    # With λ = a/(a + n) the belief is λ P0 + (1 - λ) · empirical, so the CRPS is a quadratic in λ. Its coefficients are
+    # mean distances between the score, draws of P0 and scores seen, and do not depend on a.
+    mean, spread = moments.mean(prior), _half_mean_difference(prior)
+    if not np.isfinite(mean + spread):
+        raise ValueError(
+            f"prior = {prior!r} has tails too heavy for a CRPS; choose by='log_score' on a bounded support"
+        )
+    n = np.arange(scores.size)
+    seen = np.maximum(n, 1)
+    to_prior = 2 * moments.cdf_integral(prior, scores) + mean - scores
+    distances = distances_to_past(scores)
+    to_past = distances / seen
+    between = (np.cumsum(to_prior) - to_prior) / seen  # of P0 and the past
+    within = (np.cumsum(distances) - distances) / seen**2  # half the mean distance of two of the past, with repetition
+    own, cross, past = to_prior - spread, to_prior + to_past - between, to_past - within
+    weight = concentrations[:, None] / (concentrations[:, None] + n)
+    rest = n / (concentrations[:, None] + n)
+    return np.mean(weight**2 * own + weight * rest * cross + rest**2 * past, axis=1)
 
 
-def _warn_at_end(grid: Any, column: int) -> None:
-    if grid.size == 1 or 0 < column < grid.size - 1:
-        return
-    lesson = (
-        "the prior predicts so well that these scores cannot say how many of them it is worth"
-        if column
-        else "the prior is of no help; try smaller concentrations or another prior"
-    )
-    where = "last" if column else "first"
-    warnings.warn(f"concentration = {grid[column]:g} is the {where} of the candidates: {lesson}", stacklevel=3)
+def log_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray, cells: int) -> np.ndarray:
+    """Return the mean of minus the log-probability that beliefs give to the cell of the next score."""
+    low, high = moments.support(prior)
+    if not np.isfinite(high - low):
+        raise ValueError(f"prior has support [{low:g}, {high:g}]: cells of equal width need a bounded one; use 'crps'")
+    edges = np.linspace(low, high, cells + 1)
+    masses = np.diff(moments.cdf(prior, edges))
+    cell = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, cells - 1)
+    order = np.argsort(cell, kind="stable")
+    starts = np.searchsorted(cell[order], np.arange(cells))
+    before = np.empty(scores.size)
+    before[order] = np.arange(scores.size) - starts[cell[order]]
+    a, n = concentrations[:, None], np.arange(scores.size)
+    with np.errstate(divide="ignore"):  # a cell that the prior rules out
+        return np.mean(np.log(a + n) - np.log(a * masses[cell] + before), axis=1)
 
 
-def _table(score: Any, names: list[str], grid: Any, attributes: dict[str, Any]) -> "xr.Dataset":
-    import xarray as xr
+def distances_to_past(scores: np.ndarray) -> np.ndarray:
+    """Return the sum of abs(score_t - score_i) over i < t, by splitting in halves: T log² T steps."""
+    total = np.zeros(scores.size)
 
-    coords = {"prior": names, "concentration": grid}
-    return xr.Dataset({"score": (("prior", "concentration"), score)}, coords, attrs=attributes)
+    def split(start: int, end: int) -> None:
+        if end - start <= _SMALL:
+            part = scores[start:end]
+            total[start:end] += np.tril(np.abs(part[:, None] - part)).sum(axis=1)
+            return
+        middle = (start + end) // 2
+        split(start, middle)
+        split(middle, end)
+        left, right = np.sort(scores[start:middle]), scores[middle:end]
+        sums = np.concatenate([[0.0], np.cumsum(left)])
+        below = np.searchsorted(left, right)
+        total[middle:end] += right * (2 * below - left.size) + sums[-1] - 2 * sums[below]
+
+    split(0, scores.size)
+    return total
+
+
+def _half_mean_difference(prior: Prior) -> float:
+    """∫ P0(1 - P0), between the points where the density jumps."""
+    low, high = moments.support(prior)
+    points = np.unique(np.concatenate([[low, high], landmarks(prior), *_jumps(prior)]))
+    product = integral(lambda x: (value := moments.cdf(prior, x)) * (1 - value), points[:-1], points[1:])
+    return float(np.sum(product))
+
+
+def _jumps(prior: Prior) -> list[Any]:
+    """List points at which the density of a prior jumps."""
+    if isinstance(prior, Mixture):
+        return [points for component in prior.components for points in [*_jumps(component), moments.support(component)]]
+    return [np.asarray(prior.edges, float)] if isinstance(prior, Histogram) else []

@@ -11,7 +11,7 @@ from scipy.special import betaincinv
 from dpconformal.baselines import ACI, PID, SAOCP, DtACI
 from dpconformal.beliefs import Exact
 from dpconformal.display.figures import COLOURS, FAINT, INK, panels
-from dpconformal.experiments.runs import certified, over_seeds, run_steps, tabulate_seeds
+from dpconformal.experiments.runs import Folder, add_certificate, mean_and_error, run_steps, tabulate_seeds
 from dpconformal.metrics import coverage, coverage_error, regret
 from dpconformal.priors import Histogram
 from dpconformal.replay import Replay, replay
@@ -56,7 +56,7 @@ def _methods(level: float, samples: list[np.ndarray]) -> dict[str, tuple[str, fl
     return methods
 
 
-def _in_windows(run: Replay, window: int) -> Replay:
+def _cut_into_windows(run: Replay, window: int) -> Replay:
     """Cut a run into consecutive windows, as one more leading axis; what is left over at the end is left out."""
     *batch, rounds = run.scores.shape
     kept = rounds // window * window
@@ -70,7 +70,7 @@ def drift(
     window: int = 250,
     level: float = 0.9,
     progress: bool = True,
-    checkpoint: Any = None,
+    checkpoint: Folder = None,
 ) -> "xr.Dataset":
     """
     Compare regret in windows, on a stream that jumps and on one that drifts.
@@ -125,7 +125,7 @@ def drift(
     found |= {name: jnp.stack(of_streams) for name, of_streams in kept.items()}
     levels = jnp.asarray([level], scores.dtype)
     runs = {name: Replay(thresholds, None, scores, levels) for name, thresholds in found.items()}
-    windows = {name: _in_windows(run, window) for name, run in runs.items()}
+    windows = {name: _cut_into_windows(run, window) for name, run in runs.items()}
 
     def each(measure: Any, runs: dict[str, Replay]) -> np.ndarray:
         return np.stack([measure(run)[..., 0] for run in runs.values()], axis=1)
@@ -154,26 +154,18 @@ def drift(
     for k, stream in enumerate(STREAMS):
         for name in (f"Exact {discount:g} {prior}" for prior, discount in _CERTIFIED):
             ours[f"{name}, {stream}"] = Replay(found[name][k, 0], None, scores[k, 0], levels, methods[name][-1][k])
-    return certified(data, ours)
+    return add_certificate(data, ours)
 
 
 def tabulate_drift(data: "xr.Dataset") -> "pd.DataFrame":
-    """
-    Summarise regret and coverage.
-
-    Returns: A row for each stream and method: means over the seeds, with their standard errors ("se").
-    """
+    """Tabulate regret and coverage by stream and method: means over the seeds, with standard errors."""
     return tabulate_seeds(data[_MEASURES].drop_vars(["prior", "discount"]))
 
 
 def plot_drift(data: "xr.Dataset") -> Any:
-    """
-    Draw thresholds of one seed, and regret and coverage error in windows over all seeds.
-
-    Returns: A column a stream. Of ours the thresholds with the best discount are drawn; bars are standard errors.
-    """
+    """Draw thresholds of one seed, and regret and coverage error in windows over all; bars are standard errors."""
     figure, axes = panels(3, data.sizes["stream"], 9.0, 9.0, sharey="row", height_ratios=(1.1, 1.1, 1))
-    mean, error = over_seeds(data[_MEASURES].drop_vars(["prior", "discount"]))
+    mean, error = mean_and_error(data[_MEASURES].drop_vars(["prior", "discount"]))
     shades = {"uniform": "#eda35f", "learned": COLOURS["Exact"]}
     own = {prior: data.learner.values[data.prior.values == prior] for prior in shades}
     dashed = {"color": INK, "linewidth": 1.1, "linestyle": (0, (4, 2)), "label": TRUTH}

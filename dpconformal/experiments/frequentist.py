@@ -7,7 +7,7 @@ from scipy.special import betaincinv
 
 from dpconformal.beliefs import ERM, Exact, SplitConformal
 from dpconformal.display.figures import COLOURS, INK, panels
-from dpconformal.experiments.runs import as_run, certified, over_seeds, run_batches, tabulate_seeds
+from dpconformal.experiments.runs import Folder, add_certificate, as_run, mean_and_error, run_batches, tabulate_seeds
 from dpconformal.priors import Beta, Histogram, Uniform
 from dpconformal.replay import replay
 from dpconformal.schedules import Dirichlet, InverseSqrt
@@ -37,7 +37,7 @@ def _priors() -> dict[str, Any]:
 
 
 def frequentist(
-    seeds: int = 200, level: float = 0.9, counts: Any = COUNTS, progress: bool = True, checkpoint: Any = None
+    seeds: int = 200, level: float = 0.9, counts: Any = COUNTS, progress: bool = True, checkpoint: Folder = None
 ) -> "xr.Dataset":
     """
     Compare what empirical and Bayesian thresholds cost after n iid scores, with a good and a wrong prior.
@@ -87,7 +87,7 @@ def frequentist(
         return thresholds[:, counts], thresholds[0]
 
     about = {"experiment": "frequentist", "seeds": seeds, "level": level, "counts": counts}
-    kept = run_batches(step, learners, seeds, about=about, progress=progress, checkpoint=checkpoint)
+    kept = run_batches(step, learners, seeds, about, progress, checkpoint)
     found = {key: np.concatenate([part for part, _ in parts], dtype=float)[:seeds] for key, parts in kept.items()}
     runs = {
         f"Exact, {name}": as_run(kept["uniform", name][0][1], scores[0], levels, Exact(Uniform(), schedule))
@@ -121,26 +121,17 @@ def frequentist(
         {"prior": list(choices), "learner": list(METHODS), "count": counts, "seed": np.arange(seeds)},
         {"experiment": "frequentist", "level": level, "delta": _DELTA},
     )
-    return certified(data, runs)
+    return add_certificate(data, runs)
 
 
 def tabulate_frequentist(data: "xr.Dataset") -> "pd.DataFrame":
-    """
-    Summarise coverage, excess risk and excess CRPS.
-
-    Returns: A row for each prior, method and n: means over the seeds with their standard errors ("se"), the bound of
-    Theorem 4, and the share of seeds whose excess risk is above it.
-    """
+    """Tabulate means over the seeds by prior, method and n, the bound of Theorem 4, and how many seeds exceed it."""
     above = (data.excess_risk > data.bound).mean("seed").where(data.bound.notnull())
     return tabulate_seeds(data[_MEASURES], bound=data.bound, **{"above bound": above})
 
 
 def plot_frequentist(data: "xr.Dataset") -> Any:
-    """
-    Draw coverage, excess risk and excess CRPS against the number of scores.
-
-    Returns: A column a prior, a row a measure; bars are standard errors over the seeds.
-    """
+    """Draw coverage, excess risk and excess CRPS against n, with standard errors; a column a prior."""
     figure, axes = panels(3, data.sizes["prior"], 9.0, 8.6, sharex=True, sharey="row")
     counts, level, band = data["count"].values, data.attrs["level"], "a = 5"
     colours = dict(zip(SCHEDULES, ("#f2b04c", "#e2761b", COLOURS["Exact"], "#4a1508"), strict=True))
@@ -148,7 +139,7 @@ def plot_frequentist(data: "xr.Dataset") -> Any:
     styles["1/√t"]["marker"] = "D"
     styles["ERM"] = {"color": COLOURS["ERM"], "marker": "s"}
     styles["SplitConformal"] = {"color": "#b9d2ea", "marker": "", "linewidth": 5, "zorder": 1}  # a = 1 lies on it
-    mean, error = over_seeds(data[_MEASURES])
+    mean, error = mean_and_error(data[_MEASURES])
     slope = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
     titles = ("Good prior: helps while n is small", "Uniform prior", "Wrong prior: hurts until n ≫ a")
     for column, prior in enumerate(data.prior.values):

@@ -9,7 +9,7 @@ import numpy as np
 from dpconformal.baselines import MultiMVP, MultiOGD
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.display.figures import panels
-from dpconformal.experiments.runs import certified, run_batches
+from dpconformal.experiments.runs import Folder, add_certificate, run_batches
 from dpconformal.replay import replay
 from dpconformal.validation import check_int
 
@@ -21,7 +21,7 @@ PAIRS = ((0.5, 0.55), (0.3, 0.35))
 _LEVELS = np.array(PAIRS).ravel()
 
 
-def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, checkpoint: Any = None) -> "xr.Dataset":
+def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, checkpoint: Folder = None) -> "xr.Dataset":
     """
     Count how often a higher level gets a smaller threshold, on iid uniform scores.
 
@@ -64,18 +64,14 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, che
         one = lambda row, key: replay(MultiMVP(grid, seed=key), row, _LEVELS).thresholds  # type: ignore[union-attr]  # noqa: E731
         return jax.vmap(one)(scores, keys)
 
-    methods = {
-        "MultiOGD": plain(MultiOGD(grid)),
-        "MultiMVP": jax.jit(multivalid),
-        "ERM": plain(ERM()),
-        "Exact": plain(Exact()),
-    }
+    ogd, mvp = plain(MultiOGD(grid)), jax.jit(multivalid)
+    methods = {"MultiOGD": ogd, "MultiMVP": mvp, "ERM": plain(ERM()), "Exact": plain(Exact())}
 
     def step(name: str, here: np.ndarray) -> tuple[Any]:
         return (methods[name](jnp.asarray(scores[here]), jnp.asarray(here, jnp.int32)),)
 
     about = {"experiment": "monotonicity", "seeds": seeds, "rounds": rounds}
-    kept = run_batches(step, methods, seeds, about=about, progress=progress, checkpoint=checkpoint)
+    kept = run_batches(step, methods, seeds, about, progress, checkpoint)
     found = {name: np.concatenate([part for (part,) in parts], dtype=float)[:seeds] for name, parts in kept.items()}
     pairs = {name: thresholds.reshape(seeds, rounds, len(PAIRS), 2) for name, thresholds in found.items()}
     crossings = {name: (pair[..., 0] > pair[..., 1]).sum(axis=1).T for name, pair in pairs.items()}
@@ -96,15 +92,11 @@ def monotonicity(seeds: int = 1000, rounds: int = 50, progress: bool = True, che
         },
         {"experiment": "monotonicity", "shown": seed},
     )
-    return certified(data, {"Exact": run})  # type: ignore[dict-item]
+    return add_certificate(data, {"Exact": run})  # type: ignore[dict-item]
 
 
 def tabulate_monotonicity(data: "xr.Dataset") -> "pd.DataFrame":
-    """
-    Summarise the crossings.
-
-    Returns: A row for each method and pair: data sets with a crossing, mean share of crossing rounds.
-    """
+    """Tabulate by method and pair the share of data sets with a crossing, and of rounds that cross."""
     any_crossing = (data.crossings > 0).mean("seed").rename("data sets with a crossing")
     share = (data.crossings.mean("seed") / data.sizes["time"]).rename("share of rounds that cross")
     return any_crossing.to_dataset().merge(share).to_dataframe()

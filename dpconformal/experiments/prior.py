@@ -1,12 +1,13 @@
 """What a good prior buys, and a wrong one costs: scores that jump between 0.5 and 0, four priors and none."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpconformal.beliefs import ERM, Exact
 from dpconformal.display.figures import FAINT, OURS, panels
-from dpconformal.experiments.runs import as_run, certified, replay_step, run_steps
+from dpconformal.experiments.runs import Folder, add_certificate, as_run, run_steps, thresholds_of
 from dpconformal.metrics import regret
 from dpconformal.priors import Histogram, Uniform
 from dpconformal.streams import alternating
@@ -28,7 +29,7 @@ _COLOURS = {
 }
 
 
-def prior(rounds: int = 1000, seed: int = 0, progress: bool = True, checkpoint: Any = None) -> "xr.Dataset":
+def prior(rounds: int = 1000, seed: int = 0, progress: bool = True, checkpoint: Folder = None) -> "xr.Dataset":
     """
     Measure the regret on 0.5, 0, 0.5, 0, … under priors that fit it more or less, at many levels.
 
@@ -70,11 +71,11 @@ def prior(rounds: int = 1000, seed: int = 0, progress: bool = True, checkpoint: 
         "wrong": Exact(Histogram(edges=[0, 0.7, 1], masses=[1, 9])),
         "none (ERM)": ERM(),
     }
-    steps = {name: replay_step(learner, scores, LEVELS) for name, learner in learners.items()}
+    steps = {name: partial(thresholds_of, learner, scores, LEVELS) for name, learner in learners.items()}
     found = run_steps(steps, {"experiment": "prior", "rounds": rounds, "seed": seed}, progress, checkpoint)
     runs = {name: as_run(found[name][0], scores, LEVELS, learner) for name, learner in learners.items()}
     ours = {name: run for name, run in runs.items() if name != "none (ERM)"}
-    bound = [path_bound(ours[name]) if name in ours else np.full(LEVELS.size, np.nan) for name in runs]
+    bound = [path_bound(run) if name in ours else np.full(LEVELS.size, np.nan) for name, run in runs.items()]
     data = xr.Dataset(
         {
             "thresholds": (("prior", "time", "level"), np.stack([run.thresholds for run in runs.values()])),
@@ -84,15 +85,11 @@ def prior(rounds: int = 1000, seed: int = 0, progress: bool = True, checkpoint: 
         {"prior": list(runs), "time": np.arange(1, rounds + 1), "level": LEVELS},
         {"experiment": "prior"},
     )
-    return certified(data, ours)
+    return add_certificate(data, ours)
 
 
 def tabulate_prior(data: "xr.Dataset") -> "pd.DataFrame":
-    """
-    Summarise regret and bound.
-
-    Returns: A row a prior: regret in the end at four levels, its mean over all levels, and the mean bound.
-    """
+    """Tabulate the regret of each prior in the end: at four levels, its mean over all, and the mean bound."""
     late = data.regret.isel(time=-1, drop=True)
     table = {f"at {level:g}": late.sel(level=level).to_series() for level in (0.3, 0.5, 0.7, 0.9)}
     table |= {"mean": late.mean("level").to_series(), "bound": data.bound.mean("level").to_series()}
@@ -100,11 +97,7 @@ def tabulate_prior(data: "xr.Dataset") -> "pd.DataFrame":
 
 
 def plot_prior(data: "xr.Dataset") -> Any:
-    """
-    Draw thresholds and regret under each prior.
-
-    Returns: The first 50 thresholds at two levels, and the regret in the end at all of them.
-    """
+    """Draw the first 50 thresholds at two levels under each prior, and the regret in the end at all levels."""
     figure, axes = panels(1, 3, 12.0, 3.9)
     start = data.isel(time=slice(0, 50))
     for ax, level in zip(axes[0], _SHOWN, strict=False):

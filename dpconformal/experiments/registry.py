@@ -46,7 +46,8 @@ EXPERIMENTS = {
 }
 
 
-def _of(data: "xr.Dataset") -> Experiment:
+def _experiment_of(data: "xr.Dataset") -> Experiment:
+    """Return the experiment that made the data."""
     name = getattr(data, "attrs", {}).get("experiment")
     if name not in EXPERIMENTS:
         known = ", ".join(EXPERIMENTS)
@@ -68,7 +69,7 @@ def table(data: "xr.Dataset") -> "pd.DataFrame":
     pandas.DataFrame
         Its table.
     """
-    return _of(data).table(data)
+    return _experiment_of(data).table(data)
 
 
 def plot(data: "xr.Dataset") -> Any:
@@ -85,7 +86,7 @@ def plot(data: "xr.Dataset") -> Any:
     matplotlib Figure
         Its picture.
     """
-    return _of(data).plot(data)
+    return _experiment_of(data).plot(data)
 
 
 def writable(folder: str | os.PathLike[str]) -> Path:

@@ -1,6 +1,7 @@
-"""Progress bars for work that takes more than a moment."""
+"""What experiments share: progress bars, steps that are kept, many seeds, tables over these, and certificates."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,16 @@ from dpconformal.checkpoints.journal import Journal
 from dpconformal.replay import Replay, replay
 from dpconformal.theory import certify
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+BATCH = 50  # seeds at a time
+Folder = str | os.PathLike[str] | None  # in which finished steps are kept
+
 
 def track(steps: Iterable[Any], what: str, show: bool = True) -> Iterator[Any]:
-    """
-    Go through steps with a progress bar on the terminal's error stream.
-
-    ``show``: Whether to show a bar; there is none without rich, or where the output is no terminal.
-    """
+    """Go through steps with a progress bar on the error stream; there is none without rich or a terminal."""
     try:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -38,28 +42,17 @@ def track(steps: Iterable[Any], what: str, show: bool = True) -> Iterator[Any]:
         yield from bar.track(steps, total=len(steps) if isinstance(steps, Sized) else None, description=what)
 
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import xarray as xr
-
-BATCH = 50  # seeds at a time
-
-
 def run_steps(
-    steps: Mapping[str, Callable[[], tuple[Any, ...]]], about: dict[str, Any], progress: bool, checkpoint: Any
+    steps: Mapping[str, Callable[[], tuple[Any, ...]]], about: dict[str, Any], progress: bool, checkpoint: Folder
 ) -> dict[str, tuple[np.ndarray, ...]]:
-    """
-    Do steps one after another; return what each returned.
-
-    ``checkpoint``: Folder in which finished steps are kept, or None; ``about`` says what they depend on.
-    """
+    """Do steps one after another, keep each in the folder ``checkpoint``, and return what each returned."""
     journal = Journal(checkpoint, about)
     return {name: journal.once(name, steps[name]) for name in track(list(steps), "replaying", progress)}
 
 
-def replay_step(learner: Any, scores: Any, levels: Any) -> Callable[[], tuple[Any, ...]]:
-    """Return the step that replays scores, for their thresholds."""
-    return lambda: replay(learner, scores, levels)[:1]
+def thresholds_of(learner: Any, scores: Any, levels: Any) -> tuple[Any]:
+    """Replay scores, as a step that keeps thresholds alone."""
+    return replay(learner, scores, levels)[:1]
 
 
 def as_run(thresholds: Any, scores: Any, levels: Any, learner: Any = None) -> Replay:
@@ -68,14 +61,19 @@ def as_run(thresholds: Any, scores: Any, levels: Any, learner: Any = None) -> Re
 
 
 def run_batches(
-    step: Callable[[Any, np.ndarray], tuple[Any, ...]], methods: Iterable[Any], seeds: int, **options: Any
+    step: Callable[[Any, np.ndarray], tuple[Any, ...]],
+    methods: Iterable[Any],
+    seeds: int,
+    about: dict[str, Any],
+    progress: bool,
+    checkpoint: Folder,
 ) -> dict[Any, list[tuple[np.ndarray, ...]]]:
     """Do a step for each method and batch of seeds, see :func:`run_steps`; list what each method's steps returned."""
     size = min(BATCH, seeds)
     # The last batch is filled up, so that one program serves all.
     batches = {begin: np.arange(begin, begin + size) % seeds for begin in range(0, seeds, size)}
     steps = {f"{method} {begin}": partial(step, method, here) for method in methods for begin, here in batches.items()}
-    found = run_steps(steps, **options)
+    found = run_steps(steps, about, progress, checkpoint)
     return {method: [found[f"{method} {begin}"] for begin in batches] for method in methods}
 
 
@@ -85,7 +83,7 @@ def replay_seeds(learner: Any, scores: Any, levels: Any, seeds: int) -> Any:
     return jax.vmap(one)(jnp.arange(seeds, dtype=jnp.int32))
 
 
-def over_seeds(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
+def mean_and_error(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
     """Return means over the seeds and their standard errors; NaN where there is an infinite value."""
     measured = data.where(np.isfinite(data))
     return measured.mean("seed"), measured.std("seed", ddof=1) / np.sqrt(data.sizes["seed"])
@@ -93,7 +91,7 @@ def over_seeds(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
 
 def tabulate_seeds(measured: "xr.Dataset", **more: Any) -> "pd.DataFrame":
     """Tabulate means over the seeds, each with its standard error ("se"), and more columns."""
-    mean, error = over_seeds(measured)
+    mean, error = mean_and_error(measured)
     table = mean.merge(error.rename({name: f"{name} se" for name in error.data_vars})).assign(more)
     columns = [column for name in mean.data_vars for column in (name, f"{name} se")]
     dims = [dim for dim in next(iter(measured.values())).dims if dim != "seed"]
@@ -101,7 +99,7 @@ def tabulate_seeds(measured: "xr.Dataset", **more: Any) -> "pd.DataFrame":
     return found.rename(columns=lambda name: name.replace("_", " "))
 
 
-def certified(data: "xr.Dataset", runs: Mapping[str, Replay]) -> "xr.Dataset":
+def add_certificate(data: "xr.Dataset", runs: Mapping[str, Replay]) -> "xr.Dataset":
     """Certify runs; return data with ``certificate`` (text) and ``certified`` (1 if all pass) in its attributes."""
     certificates = {name: certify(run) for name, run in runs.items()}
     text = "\n\n".join(f"{name}\n{certificate}" for name, certificate in certificates.items())

@@ -10,7 +10,7 @@ from dpconformal.baselines import ACI, MVP
 from dpconformal.beliefs import ERM, Quantized
 from dpconformal.display.figures import COLOURS, FAINT, as_label, panels
 from dpconformal.experiments.prices import BUNDLED, garch_scores, read_prices
-from dpconformal.experiments.runs import as_run, certified, replay_seeds
+from dpconformal.experiments.runs import Folder, add_certificate, as_run, replay_seeds
 from dpconformal.metrics import coverage, quantile_loss
 from dpconformal.replay import Replay, replay
 from dpconformal.validation import check_float, check_int
@@ -34,7 +34,7 @@ def stock(
     seeds: int = 20,
     progress: bool = True,
     cache: Any = None,
-    checkpoint: Any = None,
+    checkpoint: Folder = None,
 ) -> "xr.Dataset":
     """
     Bound the error of a GARCH(1, 1) volatility forecast, day by day, on prices of a stock or an index.
@@ -84,7 +84,7 @@ def stock(
         prices.to_numpy(), refit_every=refit_every, progress=progress, cache=cache, checkpoint=checkpoint
     )
     ours: Any = replay(Quantized(bins=_BUCKETS, discount=np.sqrt(1 - 1 / _WINDOW), rounding="nearest"), scores, LEVELS)
-    first_mvp, mvp_coverage = _multivalid(ours.scores, seeds)
+    first_mvp, mvp_coverage = _replay_mvp(ours.scores, seeds)
     runs: dict[str, Any] = {
         "ACI": replay(ACI(LEVELS, rate=0.005, window=_WINDOW), scores, LEVELS),
         "MVP": first_mvp,
@@ -110,10 +110,10 @@ def stock(
         },
         {"experiment": "stock", "source": Path(source).name, "column": column, "level": level},
     )
-    return certified(data.assign_attrs(refit_every=refit_every, seeds=seeds), {"Quantized": ours})
+    return add_certificate(data.assign_attrs(refit_every=refit_every, seeds=seeds), {"Quantized": ours})
 
 
-def _multivalid(scores: Any, seeds: int) -> tuple[Replay, np.ndarray]:
+def _replay_mvp(scores: Any, seeds: int) -> tuple[Replay, np.ndarray]:
     """Run MVP once for each seed; return the first run, and the coverage of all of them."""
     eta = np.sqrt(np.log(2 * _BUCKETS) / scores.size)
     levels = jnp.asarray(LEVELS, scores.dtype)
@@ -123,11 +123,7 @@ def _multivalid(scores: Any, seeds: int) -> tuple[Replay, np.ndarray]:
 
 
 def tabulate_stock(data: "xr.Dataset") -> "pd.DataFrame":
-    """
-    Summarise coverage and loss.
-
-    Returns: A row for each method: coverage under each level, and the mean loss at the level of the picture.
-    """
+    """Tabulate the coverage of each method under each level, and its mean loss at the level of the picture."""
     level = data.attrs["level"]
     table = data.coverage.to_pandas().rename(columns=lambda wanted: f"{wanted:g}", index=str)
     last = data.cumulative_loss.sel(level=level).isel(time=-1) / data.sizes["time"]

@@ -1,5 +1,6 @@
 """Scores that jump between 1 and 0: regret of following the leader, and of following it on a leash."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 from dpconformal.baselines import MVP, OGD
 from dpconformal.beliefs import ERM, Exact, Quantized
 from dpconformal.display.figures import COLOURS, FAINT, panels
-from dpconformal.experiments.runs import as_run, certified, replay_seeds, replay_step, run_steps
+from dpconformal.experiments.runs import Folder, add_certificate, as_run, replay_seeds, run_steps, thresholds_of
 from dpconformal.metrics import regret
 from dpconformal.streams import alternating
 from dpconformal.theory import quantized_regret_bound
@@ -22,7 +23,7 @@ _LEVELS = (0.5, 0.7)
 _BUCKETS = 50  # of MVP
 
 
-def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, checkpoint: Any = None) -> "xr.Dataset":
+def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, checkpoint: Folder = None) -> "xr.Dataset":
     """
     Measure the regret of five methods on scores that jump: 1, 0, 1, 0 and so on.
 
@@ -72,28 +73,28 @@ def switching(rounds: int = 10_000, seeds: int = 20, progress: bool = True, chec
         found = replay_seeds(methods["MVP"], scores, _LEVELS, seeds)
         return (regret(as_run(found, jnp.broadcast_to(jnp.asarray(scores), (seeds, rounds)), _LEVELS), running=True),)
 
-    steps = {name: replay_step(learner, scores, _LEVELS) for name, learner in methods.items()} | {"MVP": mvp_regret}
+    steps: dict[str, Any] = {
+        name: partial(thresholds_of, learner, scores, _LEVELS) for name, learner in methods.items()
+    }
+    steps["MVP"] = mvp_regret
     found = run_steps(steps, {"experiment": "switching", "rounds": rounds, "seeds": seeds}, progress, checkpoint)
     (mvp,) = found.pop("MVP")
     runs = {name: as_run(thresholds, scores, _LEVELS, methods[name]) for name, (thresholds,) in found.items()}
     curves = {name: regret(run, running=True) for name, run in runs.items()} | {"MVP": mvp.mean(axis=0)}
-    time = np.arange(1, rounds + 1)
-    stacked = np.stack([curves[name] for name in methods])
+    time, stacked = np.arange(1, rounds + 1), np.stack([curves[name] for name in methods])
+    bound = quantized_regret_bound(time[:, None], np.array(_LEVELS), bins, 1.0, "nearest")
     data = xr.Dataset(
         {
             "regret": (("learner", "time", "level"), stacked),
             "mvp": (("seed", "time", "level"), mvp),
             "slope": (("learner", "level"), _slopes(time, stacked)),
-            "bound": (
-                ("time", "level"),
-                quantized_regret_bound(time[:, None], np.array(_LEVELS), bins, 1.0, "nearest"),
-            ),
+            "bound": (("time", "level"), bound),
             "warmup": (("seed", "level"), _warmup(mvp)),
         },
         {"learner": list(methods), "time": time, "level": list(_LEVELS), "seed": np.arange(seeds)},
         {"experiment": "switching"},
     )
-    return certified(data, {name: runs[name] for name in ("Quantized", "Exact")})
+    return add_certificate(data, {name: runs[name] for name in ("Quantized", "Exact")})
 
 
 def _warmup(curves: np.ndarray, window: int = 50) -> np.ndarray:
@@ -104,9 +105,8 @@ def _warmup(curves: np.ndarray, window: int = 50) -> np.ndarray:
 
 
 def _slopes(time: np.ndarray, curves: np.ndarray) -> np.ndarray:
-    # Every second round only: between the two values the regret of a round saws.
-    late = time >= time[-1] / 10
-    late &= time % 2 == 0
+    """Fit lines to log regret by log time, over the last nine tenths of the rounds."""
+    late = (time >= time[-1] / 10) & (time % 2 == 0)  # every second round: between the two values the regret saws
     slopes = np.full((curves.shape[0], curves.shape[2]), np.nan)
     for index in np.ndindex(slopes.shape):
         curve = curves[index[0], late, index[1]]
@@ -133,17 +133,14 @@ def plot_switching(data: "xr.Dataset") -> Any:
         for i, method in enumerate(data.learner.values):
             curve = here.regret.isel(learner=i).values
             slope = float(data.slope.isel(learner=i, level=column))
-            label = (
-                f"{method} (slope {slope:.2f})" if curve[-1] > 5e-2 and np.isfinite(slope) else f"{method} (no regret)"
-            )
+            what = f"slope {slope:.2f}" if curve[-1] > 5e-2 and np.isfinite(slope) else "no regret"
             if method == "MVP":
                 ax.plot(here.time, np.maximum(here.mvp.T, 1e-9), color=COLOURS["MVP"], linewidth=0.4, alpha=0.5)
             style = (0, (1, 1)) if method == "Exact" else "-"
             shown = np.where(curve > 0, curve, np.nan)
-            ax.plot(here.time, shown, color=COLOURS[method], linewidth=1.7, linestyle=style, label=label)
-        ax.plot(
-            here.time, here.bound, color=COLOURS["Quantized"], linewidth=1, linestyle=(0, (4, 3)), label="bound of ours"
-        )
+            ax.plot(here.time, shown, color=COLOURS[method], linewidth=1.7, linestyle=style, label=f"{method} ({what})")
+        dashed = {"color": COLOURS["Quantized"], "linewidth": 1, "linestyle": (0, (4, 3))}
+        ax.plot(here.time, here.bound, **dashed, label="bound of ours")
         ax.plot(here.time, 0.25 * here.time, color=FAINT, linewidth=0.8, linestyle=":", label="T/4")
         ax.set(xscale="log", yscale="log", xlabel="round", title=f"level {float(here.level):g}", ylim=(5e-2, None))
         ax.legend(frameon=False, fontsize=8, loc="upper left")

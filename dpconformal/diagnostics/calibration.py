@@ -1,4 +1,4 @@
-"""Errors over records of what was computed from one of them: its blocks are left out, one after the other."""
+"""Are posteriors calibrated? Simulation-based calibration, and how often credible intervals hold the truth."""
 
 import functools
 from typing import Any, NamedTuple
@@ -9,39 +9,12 @@ import numpy as np
 from jaxtyping import Array
 from scipy import special
 
-from dpconformal.diagnostics.uniformity import Uniformity, uniformity
-from dpconformal.dirichlet.stick_breaking import dirichlet
+from dpconformal.diagnostics.uniformity import Uniformity, check_probability, uniformity
+from dpconformal.dirichlet.samplers import dirichlet
+from dpconformal.priors import Prior
 from dpconformal.theory import concentration as concentration_of
 from dpconformal.theory import moments
 from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, check_int, raise_at
-
-BLOCKS = 20  # at least, where the record has so many scores
-
-
-def leave_out_blocks(count: int) -> np.ndarray:
-    """
-    List what is left of a record without each of its blocks.
-
-    Returns: Positions that are kept, ascending. Blocks are consecutive and equally long; there are 20 to 39 of them, or
-    as many as there are numbers. What remains at the end, shorter than a block, is never left out.
-    """
-    length = max(1, count // BLOCKS)
-    starts = np.arange(0, count - length + 1, length)
-    kept = np.arange(count - length)
-    return kept + length * (kept >= starts[:, None])
-
-
-def jackknife_error(values: Any, count: int, kept: int) -> Any:
-    """
-    Estimate the standard error of a statistic over records from its values on one record without each block.
-
-    Returns: Standard errors of the delete-a-group jackknife, times what Student's distribution asks for: few blocks
-    tell a standard error roughly, and two of these have the probability of two exact ones. With 20 blocks that is 1.07.
-    """
-    values = np.where(np.isfinite(values), values, np.nan)
-    variance = values.var(axis=-1, ddof=1) * kept**2 / ((count - kept) * count)
-    return np.sqrt(variance) * special.stdtrit(values.shape[-1] - 1, special.ndtr(2)) / 2
-
 
 _LEAST = 0.03  # of the parameters of F at a point; less makes masses below 1e-308 too often
 
@@ -68,7 +41,7 @@ class Sbc(NamedTuple):
 
     def uniformity(self, prob: Scalar = 0.95) -> dict[str, Uniformity]:
         """Compare each quantity with uniform numbers, all of them inside with probability ``prob`` at least."""
-        each = 1 - (1 - float(check_float("prob", prob, 0.0, 1.0, open_low=True, open_high=True))) / len(self.pits)
+        each = 1 - (1 - check_probability("prob", prob)) / len(self.pits)
         return {name: uniformity(pits, each) for name, pits in self.pits.items()}
 
     @property
@@ -78,7 +51,7 @@ class Sbc(NamedTuple):
 
 
 def sbc(
-    prior: Any,
+    prior: Prior,
     concentration: Scalar,
     count: int,
     simulations: int = 2000,
@@ -139,13 +112,24 @@ def sbc(
     """
     count, bins, draws = check_int("count", count, 0), check_int("bins", bins, 2), check_int("draws", draws, 1)
     true = check_float("concentration", concentration, 0.0, open_low=True)
-    fitted = _fitted(true, count, fit_concentration, schedule)
-    level = float(check_float("level", level, 0.0, 1.0, open_low=True, open_high=True))
-    edges, masses = _grid(prior, bins)
-    inner = edges[1:-1]
-    centres = (edges[:-1] + edges[1:]) / 2
+    if fit_concentration is not None and schedule is not None:
+        raise ValueError("fit_concentration and schedule both say how to fit: pass one of them")
+    fitted = true if fit_concentration is None else fit_concentration
+    fitted = check_float("fit_concentration", fitted, 0.0, open_low=True)
+    if schedule is not None:
+        why = "it must leave the scores some weight"
+        fitted = concentration_of(count + 1, schedule)
+        fitted = check_float("schedule's concentration", fitted, 0.0, open_low=True, hint=why)
+    level = check_probability("level", level)
+    low, high = moments.support(prior)
+    if not np.isfinite(high - low):
+        raise ValueError(f"prior has support [{low:g}, {high:g}]: bins need a bounded one, such as a truncated prior's")
+    edges = np.linspace(low, high, bins + 1)
+    masses = np.diff(moments.cdf(prior, edges))
+    raise_at("prior's mass of bin", masses, ~(masses > 0), "a Dirichlet needs some in each bin; use fewer bins")
+    masses, centres = masses / masses.sum(), (edges[:-1] + edges[1:]) / 2
     where = masses @ centres if point is None else check_float("point", point, edges[0], edges[-1])
-    at = int(np.argmin(np.abs(inner - where)))
+    at = int(np.argmin(np.abs(edges[1:-1] - where)))
 
     ends = masses[: at + 1].sum(), masses[at + 1 :].sum()
     if true * min(ends) < _LEAST:
@@ -156,7 +140,7 @@ def sbc(
     with jax.enable_x64(True):  # a small concentration makes masses that single precision does not know
         keys = jax.random.split(jax.random.key(check_int("seed", seed, 0)), check_int("simulations", simulations, 1))
         shapes = (jnp.asarray(a * masses, float) for a in (true, fitted))
-        found = _simulate(count, draws)(keys, *shapes, jnp.asarray(centres, float))
+        found = _simulation(count, draws)(keys, *shapes, jnp.asarray(centres, float))
     p, seen, following, smaller, equal = (np.asarray(part) for part in found)
 
     u, v, w = np.random.default_rng(check_int("seed", seed, 0)).random((3, len(p)))
@@ -170,9 +154,9 @@ def sbc(
     belief = np.concatenate([np.zeros((len(p), 1)), posterior / total], axis=1)
     pits = {
         "cdf": _beta_cdf(posterior[:, at], total - posterior[:, at], truth[:, at], above),
-        "quantile": _between(chance[rows, reached], chance[rows, reached + 1], u),
+        "quantile": _uniform_between(chance[rows, reached], chance[rows, reached + 1], u),
         "mean": (smaller + v * (equal + 1)) / (draws + 1),
-        "next": _between(belief[rows, following], belief[rows, following + 1], w),
+        "next": _uniform_between(belief[rows, following], belief[rows, following + 1], w),
     }
     return Sbc(pits, float(true), float(fitted), count)
 
@@ -183,36 +167,12 @@ def _beta_cdf(below: np.ndarray, above: np.ndarray, x: np.ndarray, rest: np.ndar
     return np.where(x <= 0.5, low, special.betaincc(above, below, np.minimum(rest, 0.5)))
 
 
-def _between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _uniform_between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
     return np.clip(low + share * (high - low), 0, 1)
 
 
-def _fitted(true: Any, count: int, fit_concentration: Any, schedule: Any) -> Any:
-    """Return the concentration to fit with: the one given, a schedule's, or the true one."""
-    if fit_concentration is not None and schedule is not None:
-        raise ValueError("fit_concentration and schedule both say how to fit: pass one of them")
-    if schedule is not None:
-        why = "it must leave the scores some weight"
-        return check_float(
-            "schedule's concentration", concentration_of(count + 1, schedule), 0.0, open_low=True, hint=why
-        )
-    return (
-        true if fit_concentration is None else check_float("fit_concentration", fit_concentration, 0.0, open_low=True)
-    )
-
-
-def _grid(prior: Any, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    low, high = moments.support(prior)
-    if not np.isfinite(high - low):
-        raise ValueError(f"prior has support [{low:g}, {high:g}]: bins need a bounded one, such as a truncated prior's")
-    edges = np.linspace(low, high, bins + 1)
-    masses = np.diff(moments.cdf(prior, edges))
-    raise_at("prior's mass of bin", masses, ~(masses > 0), "a Dirichlet needs some in each bin; use fewer bins")
-    return edges, masses / masses.sum()
-
-
 @functools.cache
-def _simulate(count: int, draws: int) -> Any:
+def _simulation(count: int, draws: int) -> Any:
     """Compile all simulations as one program."""
 
     def one(key: Array, shape: Array, fit: Array, centres: Array) -> tuple[Array, ...]:
@@ -230,7 +190,7 @@ def _simulate(count: int, draws: int) -> Any:
 
 
 def credible_pits(
-    truth: Any, prior: Any, schedule: Any, count: int, level: Scalar = 0.9, datasets: int = 2000, seed: int = 0
+    truth: Prior, prior: Prior, schedule: Any, count: int, level: Scalar = 0.9, datasets: int = 2000, seed: int = 0
 ) -> np.ndarray:
     """
     Compute where in its posterior the true quantile lies, for many simulated data sets.
@@ -279,7 +239,7 @@ def credible_pits(
     False True
     """
     count, datasets = check_int("count", count, 0), check_int("datasets", datasets, 1)
-    level = float(check_float("level", level, 0.0, 1.0, open_low=True, open_high=True))
+    level = check_probability("level", level)
     weight = float(concentration_of(count + 1, schedule))
     if not np.isfinite(weight):
         raise ValueError(
