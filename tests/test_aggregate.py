@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from cases import sequences
+from cases import covering, sequences
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,8 +34,7 @@ def cdfs(scores, points, low=0.0, high=1.0, bins=BINS):
     return np.array(found)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.02])
-@pytest.mark.parametrize("sequence", ["uniform", "tied", "alternating", "sorted", "constant", "extreme"])
+@covering(sequence=["uniform", "tied", "alternating", "sorted", "constant", "extreme"], share=[0.0, 0.02])
 def test_thresholds_are_those_of_the_formula(sequence, share):
     low, high = -1.0, 3.0
     scores = sequences(50, low, high)[sequence]

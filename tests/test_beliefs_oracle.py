@@ -29,8 +29,16 @@ def thresholds(learner, scores, levels=LEVELS):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("bins", "rounding"), [(None, "up"), (7, "nearest"), (64, "up")])
+@pytest.mark.parametrize(
+    ("bins", "rounding", "schedule"),
+    [
+        *((None, "up", schedule) for schedule in SCHEDULES),
+        (7, "nearest", "inverse_sqrt"),
+        (7, "nearest", "dirichlet"),
+        (64, "up", "inverse_sqrt"),
+        (64, "up", "callable"),
+    ],
+)
 def test_uniform_prior_on_every_sequence(schedule, bins, rounding):
     ours, weight = SCHEDULES[schedule]
     learner = dpc.Exact(schedule=ours) if bins is None else dpc.Quantized(bins, schedule=ours, rounding=rounding)

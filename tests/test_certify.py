@@ -6,7 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
-from cases import BELIEFS, sequences
+from cases import BELIEFS, covering, sequences
 
 import dpconformal as dpc
 from dpconformal.theory import certify
@@ -255,10 +255,9 @@ def test_what_cannot_be_certified_is_refused(run):
         dpc.theory.path_bound(dpc.replay(dpc.ERM(), IID, LEVELS))
 
 
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize(
-    "learner",
-    [
+@covering(
+    wide=[True, False],
+    learner=[
         dpc.Quantized(20, dpc.priors.Uniform(-1, 1)),
         dpc.Quantized(30, dpc.priors.Uniform(-1e6, 1e6), discount=0.95),
         dpc.Exact(dpc.priors.Uniform(0, 0.1)),

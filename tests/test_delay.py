@@ -155,8 +155,18 @@ def test_runs_keep_their_context():
     assert dpc.metrics.crps(run, points=1).shape == SCORES.shape
 
 
-@pytest.mark.parametrize("cuts", [(1, 3), (15,), (0, 30), (4, 4)])
-@pytest.mark.parametrize("name", ["ogd", "exact", "quantized_discounted", "corrected"])
+@pytest.mark.parametrize(
+    ("name", "cuts"),
+    [
+        ("ogd", (1, 3)),
+        ("ogd", (0, 30)),
+        ("exact", (1, 3)),
+        ("exact", (15,)),
+        ("exact", (4, 4)),
+        ("quantized_discounted", (4, 4)),
+        ("corrected", (15,)),
+    ],
+)
 def test_a_run_that_is_interrupted_is_as_if_it_were_not(name, cuts):
     learner, delay, state, parts, totals = EVERY[name], np.array([5, 2]), None, [], []
     whole = dpc.replay(learner, HOLED, LEVELS, mask=MASK, delay=delay)
@@ -368,9 +378,16 @@ def blocks(delay, rounds, rng):
     return np.array(found)
 
 
-@pytest.mark.parametrize("delay", [0, 1, 3, 10, 100])
 @pytest.mark.parametrize(
-    "schedule", [None, "for the delay", dpc.schedules.Dirichlet(3.0), dpc.schedules.Constant(0.2), "discounted"]
+    ("schedule", "delay"),
+    [
+        *((None, delay) for delay in (0, 1, 3, 10, 100)),
+        ("for the delay", 0),
+        ("for the delay", 10),
+        (dpc.schedules.Dirichlet(3.0), 3),
+        (dpc.schedules.Constant(0.2), 10),
+        ("discounted", 100),
+    ],
 )
 def test_the_bound_holds_and_so_does_each_of_its_terms(schedule, delay):
     rounds, levels, discount = 600, np.array([0.1, 0.5, 0.9]), 0.95 if schedule == "discounted" else None

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from cases import covering
 from scipy import integrate, stats
 
 import dpconformal as dpc
@@ -64,8 +65,7 @@ def _threshold(prior, method, seed, count, level):
     return grid[np.argmax(belief >= level - 1e-12)]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("prior", ["good", "wrong"])
+@covering(method=METHODS, prior=["good", "wrong"])
 def test_coverage_and_risk_equal_a_recount(data, prior, method):
     for seed, count in ((0, 3), (5, 60)):
         here = data.sel({"prior": prior, "learner": method, "seed": seed, "count": count})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 import xarray as xr
-from cases import PRIORS, sequences
+from cases import PRIORS, covering, sequences
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,9 +43,12 @@ def oracle(scores, groups, levels, twin, low, high, bins=None, rounding="up"):
     return np.array(out)
 
 
-@pytest.mark.parametrize(("bins", "rounding"), [(None, "up"), (8, "up"), (8, "nearest")])
-@pytest.mark.parametrize("sequence", ["uniform", "tied", "alternating", "sorted", "constant", "extreme"])
-def test_thresholds_are_those_of_the_formula(sequence, bins, rounding):
+@covering(
+    sequence=["uniform", "tied", "alternating", "sorted", "constant", "extreme"],
+    evidence=[(None, "up"), (8, "up"), (8, "nearest")],
+)
+def test_thresholds_are_those_of_the_formula(sequence, evidence):
+    bins, rounding = evidence
     scores, groups = sequences(T)[sequence], rounds()
     prior, twin = PRIORS["uniform"]
     wanted = oracle(scores, groups, LEVELS, twin, 0.0, 1.0, bins, rounding)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from cases import covering
 from scipy import integrate, stats
 
 import dpconformal as dpc
@@ -68,9 +69,9 @@ def test_nonsense_is_refused_outside_jit_and_nan_inside(pair):
     np.testing.assert_allclose(slope, (up - down) / (2 * step), rtol=1e-6)
 
 
-@pytest.mark.parametrize("discount", [None, 0.95])
-def test_beliefs_agree_with_the_oracle(pair, discount):
-    ours, twin = pair
+@covering(name=TWINS, discount=[None, 0.95])
+def test_beliefs_agree_with_the_oracle(name, discount):
+    ours, twin = TWINS[name]
     scores = np.random.default_rng(3).standard_exponential(60)
     levels = np.array([0.0, 0.1, 0.5, 0.9, 0.99, 1.0])
     root = np.sqrt(0.05)

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import reference
-from cases import sequences
+from cases import covering, sequences
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
@@ -48,8 +48,7 @@ def log_capital_of(martingale, p):
 
 
 @pytest.mark.core
-@named
-@pytest.mark.parametrize("kind", list(sequences()))
+@covering(kind=sequences(), name=MARTINGALES)
 def test_paths_are_those_of_the_naive_products(name, kind):
     p = sequences()[kind]
     path = run(MARTINGALES[name], p)
@@ -221,8 +220,7 @@ def fair_ranks():
     return {"continuous": dpc.diagnostics.smoothed_ranks(different), "tied": dpc.diagnostics.smoothed_ranks(tied)}
 
 
-@pytest.mark.parametrize("kind", ["continuous", "tied"])
-@pytest.mark.parametrize("martingale", [Composite(), Mixture(4), SimpleJumper(0.1)], ids=lambda own: type(own).__name__)
+@covering(martingale=[Composite(), Mixture(4), SimpleJumper(0.1)], kind=["continuous", "tied"])
 def test_false_alarms_are_as_rare_as_promised(kind, martingale, fair_ranks):
     """Of 10,000 iid sequences, a share of 1/threshold at most reaches the threshold, whatever the distribution."""
     most = np.asarray(run(martingale, fair_ranks[kind].astype(np.float32)).log_capital).max(axis=-1)
@@ -305,8 +303,7 @@ def test_the_picture_shows_the_capital_the_threshold_and_the_alarm():
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("kind", list(sequences()))
-@pytest.mark.parametrize("bins", [1, 7, 64])
+@covering(kind=sequences(), bins=[1, 7, 64])
 def test_binned_ranks_are_those_by_counting(kind, bins):
     scores = sequences(60, -3.0, 5.0)[kind]
     ranks = BinnedRanks(bins, -3.0, 5.0, seed=3)

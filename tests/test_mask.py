@@ -47,8 +47,7 @@ def test_masked_replay_is_a_loop_that_skips(name):
         same(run.state, state)
 
 
-@pytest.mark.parametrize("levels", [LEVELS, ROWS], ids=["fixed", "by round"])
-@pytest.mark.parametrize("name", OFFLINE | HEADS)
+@cases.covering(name=OFFLINE | HEADS, levels=[LEVELS, ROWS])
 def test_native_loops_agree_with_the_scan_on_unequal_masks(name, levels):
     learner = (OFFLINE | HEADS)[name]
     run = dpc.replay(learner, HOLED, levels, mask=MASK)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from cases import PRIORS, sequences
+from cases import PRIORS, covering, sequences
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -162,8 +162,7 @@ def test_intervals():
         metrics.interval_width(VARYING, 0.05, 0.9)
 
 
-@pytest.mark.parametrize("prior", ["uniform", "truncated_normal", "histogram"])
-@pytest.mark.parametrize("discount", [None, 0.9])
+@covering(prior=["uniform", "truncated_normal", "histogram"], discount=[None, 0.9])
 def test_crps_and_pit_against_the_written_out_belief(prior, discount):
     ours, twin = PRIORS[prior]
     scores = sequences(25)["tied"]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import reference
 import xarray as xr
-from cases import sequences
+from cases import covering, sequences
 
 import dpconformal as dpc
 from dpconformal.engine import kernel
@@ -50,8 +50,7 @@ def test_each_series_is_as_if_it_were_alone(name, scores):
                 np.testing.assert_allclose(panel[metric].sel(own), summary[metric], atol=1e-9)
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-@pytest.mark.parametrize("chunks", [{"store": 2, "horizon": 1}, {"store": 3}])
+@covering(name=LEARNERS, chunks=[{"store": 2, "horizon": 1}, {"store": 3}])
 def test_chunks_change_nothing(name, chunks, scores):
     whole = dpc.replay_panel(scores, LEARNERS[name], LEVELS)
     lazy = dpc.replay_panel(scores.chunk(chunks), LEARNERS[name], LEVELS)
@@ -92,8 +91,7 @@ def test_one_series_without_another_dimension():
     assert int(panel.rounds) == 3
 
 
-@pytest.mark.parametrize("name", ["exact", "quantized", "aci"])
-@pytest.mark.parametrize("chunked", [False, True])
+@covering(name=["exact", "quantized", "aci"], chunked=[False, True])
 def test_shorter_series_and_gaps(name, chunked, scores):
     rng = np.random.default_rng(0)
     gaps = xr.DataArray(rng.random(scores.shape) < 0.2, dims=scores.dims)
@@ -337,8 +335,7 @@ BELIEFS = {
 }
 
 
-@pytest.mark.parametrize("name", BELIEFS)
-@pytest.mark.parametrize("length", [1, 1000, 1007])
+@covering(name=BELIEFS, length=[1000, 1, 1007])
 def test_a_stream_in_parts_is_the_stream(name, length):
     learner, stream = BELIEFS[name], np.random.default_rng(1).integers(0, 300, length) / 299
     sequential = dpc.replay(learner, stream, [0.5]).state

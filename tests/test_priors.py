@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from cases import PRIORS
+from cases import PRIORS, covering
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,8 +52,7 @@ def test_numpyro_twins_agree_with_ours():
         np.testing.assert_allclose(theirs.density(x), ours.density(x), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ALL)
+@covering(name=ALL, dtype=[np.float32, np.float64])
 def test_quantile_inverts_cdf(name, dtype):
     """Over the whole support, to 1e-10 (1e-6), or as far as the digits of cdf(x) determine x."""
     prior = ALL[name]

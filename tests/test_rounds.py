@@ -2,8 +2,7 @@
 
 import jax
 import numpy as np
-import pytest
-from cases import BASELINES, GRID
+from cases import BASELINES, GRID, covering
 
 import dpconformal as dpc
 from dpconformal.rounds import BLOCK, Rounds, padded_length
@@ -32,8 +31,7 @@ def test_what_is_compiled_is_counted():
     assert len(_compiled) == before + 1
 
 
-@pytest.mark.parametrize("batch", [(), (3,)])
-@pytest.mark.parametrize("name", KEPT)
+@covering(name=KEPT, batch=[(), (3,)])
 def test_a_new_length_is_not_a_new_program(name, batch):
     # Finds any shape on the way that depends on the number of rounds: each would be compiled for, 0.6 s a length.
     scores = np.random.default_rng(0).random((*batch, 120))
