@@ -37,7 +37,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 gc.freeze()
 gc.set_threshold(100_000, 50, 100)
 
-collect_ignore = ["benchmarks"]  # they need packages that the tests do not
+collect_ignore = ["benchmarks", "reliability"]  # commands of their own; the first need packages that tests do not
 
 _calm = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 # HYPOTHESIS_PROFILE=thorough runs more than 10,000 examples over the suite; `make test-thorough`.

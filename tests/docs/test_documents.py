@@ -11,7 +11,7 @@ from cases import ALL
 
 import dpconformal as dpc
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 mpl.use("Agg")
 
 
@@ -128,9 +128,12 @@ def test_the_tests_that_hold_promises_are_there():
     """Would find a promise whose test was renamed or taken away."""
     named, there = set(), {path.name for path in (ROOT / "tests").rglob("*.py")}
     for page in ("SECURITY", "reliability"):
-        named |= set(re.findall(r"\btest_\w+(?:\.py)?", (ROOT / "docs" / f"{page}.md").read_text()))
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        named |= set(re.findall(r"\btest_\w+(?:\.py)?", text))
+        for path in re.findall(r"\btests/[\w/]+\.py", text):
+            assert (ROOT / path).exists(), f"{page}.md: {path}"
     there |= {
-        name for path in (ROOT / "tests").glob("test_*.py") for name in re.findall(r"def (\w+)", path.read_text())
+        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (\w+)", path.read_text())
     }
     assert len(named) > 20
     assert not named - there

@@ -8,7 +8,7 @@ import time
 import nbformat
 import pytest
 
-FOLDER = pathlib.Path(__file__).parent.parent / "notebooks"
+FOLDER = pathlib.Path(__file__).parents[2] / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 _spec = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")

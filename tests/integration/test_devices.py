@@ -37,5 +37,5 @@ def test_eight_devices():
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     path = pathlib.Path(__file__).with_name("eight_devices.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(path)]
-    done = subprocess.run(command, env=environment, cwd=path.parent.parent, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, cwd=path.parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -4,9 +4,9 @@ import json
 import os
 import re
 
-import browser
 import numpy as np
 import pytest
+from integration import browser
 
 import dpconformal as dpc
 from dpconformal.report import page, report, series

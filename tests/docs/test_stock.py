@@ -11,7 +11,7 @@ import pytest
 
 import dpconformal as dpc
 
-PRICES = pathlib.Path(__file__).parents[2] / "shared" / "data" / "AMD.csv"
+ROOT = pathlib.Path(__file__).parents[2]
 
 # The published figures leave out 3 January 2000, the first day itself.
 SCRIPT = """
@@ -25,11 +25,9 @@ np.save(sys.argv[2], garch_scores(prices, progress=False, cache=False))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PRICES.exists(), reason=f"{PRICES} is not there")
-def test_published_coverage_is_reproduced(tmp_path):
+def test_published_coverage_is_reproduced(prices, tmp_path):
     # Five thousand fits, in a process of their own, because coverage would slow them down.
-    root = pathlib.Path(__file__).parents[1]
-    subprocess.run([sys.executable, "-c", SCRIPT, PRICES, tmp_path / "scores.npy"], check=True, cwd=root)
+    subprocess.run([sys.executable, "-c", SCRIPT, prices, tmp_path / "scores.npy"], check=True, cwd=ROOT)
     scores = np.load(tmp_path / "scores.npy")
     rounds = scores.size
     assert rounds == 5283

@@ -24,7 +24,7 @@ from dpconformal.checkpoints.container import pack, unpack
 from dpconformal.checkpoints.records import CLASSES
 from dpconformal.files import read_scores
 
-STORED = pathlib.Path(__file__).parent / "checkpoints"
+STORED = pathlib.Path(__file__).parent
 SCORES = np.random.default_rng(3).random(40)
 
 

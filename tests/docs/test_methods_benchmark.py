@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import dpconformal as dpc
 
-FOLDER = pathlib.Path(__file__).parent / "benchmarks"
+FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 sys.path.append(str(FOLDER))  # scripts, which import each other by name
 
 import method_measures  # noqa: E402

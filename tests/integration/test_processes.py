@@ -15,7 +15,7 @@ import pytest
 
 import dpconformal as dpc
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 FORKS = """
 import os, signal, sys, warnings

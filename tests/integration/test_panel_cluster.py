@@ -20,7 +20,7 @@ import pytest
 import xarray as xr
 from commands import run_command
 from distributed import Client, Security
-from test_panel_files import COLUMNS, parquet, table
+from integration.long_tables import COLUMNS, parquet, table
 
 import dpconformal as dpc
 from dpconformal.cli import panel as clusters

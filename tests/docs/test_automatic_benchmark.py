@@ -11,7 +11,7 @@ import reference
 
 import dpconformal as dpc
 
-FOLDER = pathlib.Path(__file__).parent / "benchmarks"
+FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 sys.path.append(str(FOLDER))  # scripts, which import each other by name
 
 import automatic  # noqa: E402
