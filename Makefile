@@ -5,15 +5,18 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: help demo test coverage test-core test-versions test-thorough bench bench-panels benchmark-methods benchmark-auto reliability lint docs pictures notebooks clean
+.PHONY: help demo test test-integration test-docs test-all coverage test-core test-versions test-thorough bench bench-panels benchmark-methods benchmark-auto reliability lint docs pictures notebooks clean
 
 help:
 	@echo "make demo           confidence sets for the S&P 500, learners side by side, a report"
-	@echo "make test           the test suite: every test, with each of its parameters"
+	@echo "make test           the tests of the code: every learner, prior, score and theorem, and the examples in docstrings"
+	@echo "make test-integration  the package with the world: files, commands, processes, clusters, other devices"
+	@echo "make test-docs      what we tell users: README, pages, notebooks, experiments, tables of benchmarks"
+	@echo "make test-all       the three of them"
 	@echo "make coverage       the same, with the lines that no test runs"
 	@echo "make test-core      the numerical core only, quickly"
-	@echo "make test-versions  the same, and what other versions of packages may change: for another interpreter"
-	@echo "make test-thorough  every combination of parameters, and over 10,000 random examples (hours)"
+	@echo "make test-versions  the same as test-core, and what other versions of packages may change: for another interpreter"
+	@echo "make test-thorough  test-all with over 10,000 random examples (hours)"
 	@echo "make bench          speed beside a compiled kernel and other packages (ten minutes)"
 	@echo "make bench-panels   panels beside a plain replay: time, memory, workers (a quarter of an hour)"
 	@echo "make benchmark-methods  every method on eighteen streams, for docs/methods.md (ten minutes)"
@@ -50,23 +53,33 @@ $(VENV)/.bench-ready: $(VENV)/.ready
 demo: $(VENV)/.ready
 	@$(BIN)/dpconformal demo
 
+# Each worker takes whole files: their tests share compiled programs.
+pytest := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(pytest) --ignore tests/integration --ignore tests/docs
+
+test-integration: $(VENV)/.ready
+	$(pytest) tests/integration
+
+test-docs: $(VENV)/.ready
+	$(pytest) tests/docs
+
+test-all: test test-integration test-docs
 
 coverage: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-fail-under=95
+	$(pytest) --cov --cov-fail-under=95
 
 # With optimised programs, as users run them.
 test-core: $(VENV)/.ready
-	XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) -m core tests
+	XLA_FLAGS= $(pytest) -m core tests
 
 # What other versions of JAX, NumPyro and ArviZ may change beside the core: the Bayesian half, diagnostics, pages.
 test-versions: test-core
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/test_documents.py tests/test_models.py \
-		tests/test_samplers.py tests/test_posterior.py tests/test_choice.py tests/test_calibration.py tests/test_diagnostics.py
+	$(pytest) tests/dirichlet tests/diagnostics tests/docs/test_documents.py
 
 test-thorough: $(VENV)/.ready
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --all-combinations --hypothesis-show-statistics
+	HYPOTHESIS_PROFILE=thorough $(pytest) --hypothesis-show-statistics
 
 bench: $(VENV)/.bench-ready
 	$(BIN)/python tests/benchmarks/replay_speed.py

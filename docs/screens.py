@@ -7,7 +7,7 @@ import tempfile
 import dpconformal as dpc
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "integration"))
 import browser  # noqa: E402
 
 if program := browser.installed():

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import reference
 
 import dpconformal as dpc
@@ -92,6 +93,14 @@ BASELINES = {
     "mvp": dpc.MVP(GRID, buckets=10),
 }
 ALL = LEARNERS | BASELINES
+
+
+def covering(**lists):
+    """Parametrize with as many cases as the longest list has; the shorter ones begin anew, so every value occurs."""
+    lists = {name: list(values) for name, values in lists.items()}
+    count = max(map(len, lists.values()))
+    cases = [tuple(values[k % len(values)] for values in lists.values()) for k in range(count)]
+    return pytest.mark.parametrize(list(lists), cases)
 
 
 def any_levels(learner, shape, seed=8):

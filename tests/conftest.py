@@ -37,7 +37,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 gc.freeze()
 gc.set_threshold(100_000, 50, 100)
 
-collect_ignore = ["benchmarks"]  # they need packages that the tests do not
+collect_ignore = ["benchmarks", "reliability"]  # commands of their own; the first need packages that tests do not
 
 _calm = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 # HYPOTHESIS_PROFILE=thorough runs more than 10,000 examples over the suite; `make test-thorough`.
@@ -46,31 +46,8 @@ hypothesis.settings.register_profile("thorough", max_examples=1000, **_calm)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-def pytest_addoption(parser):
-    """Ask for the whole product of what tests with several parameters are tried with."""
-    parser.addoption("--all-combinations", action="store_true", help="run tests for every combination of parameters")
-
-
-def _values(item):
-    """List what a test is run with, by each of its lists of parameters, and by each fixture that has some."""
-    params = item.callspec.params
-    lists = [mark.args[0] for mark in item.iter_markers("parametrize")]
-    lists = [tuple(names.replace(",", " ").split() if isinstance(names, str) else names) for names in lists]
-    fixtures = [(name,) for name in params if not any(name in names for names in lists)]
-    for names in lists + fixtures:
-        yield item.parent.nodeid, item.originalname, names, tuple(id(params.get(name)) for name in names)
-
-
-def pytest_collection_modifyitems(config, items):
-    """Leave combinations out in which no parameter is new; start what takes a minute first."""
-    if not config.getoption("--all-combinations"):
-        kept, left_out, tried = [], [], set()
-        for item in items:
-            values = set(_values(item)) if hasattr(item, "callspec") else set()
-            (left_out if values and values <= tried else kept).append(item)
-            tried |= values
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+def pytest_collection_modifyitems(items):
+    """Start what takes a minute first."""
     items.sort(key=lambda item: "slow" not in item.keywords)
 
 

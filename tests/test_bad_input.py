@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from cases import LEARNERS
+from cases import LEARNERS, covering
 
 import dpconformal as dpc
 from dpconformal import priors, rates, schedules
@@ -58,9 +58,9 @@ REPLAY = [
 ]
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-@pytest.mark.parametrize(("scores", "levels", "message"), REPLAY)
-def test_replay(name, scores, levels, message):
+@covering(refused=REPLAY, name=LEARNERS)
+def test_replay(name, refused):
+    scores, levels, message = refused
     with pytest.raises(ValueError, match=re.escape(message)):
         dpc.replay(LEARNERS[name], scores, levels)
 

@@ -26,7 +26,7 @@ def advance(count: Int[Array, ""], valid: Bool[Array, ""]) -> Int[Array, ""]:
     return jnp.where(valid, count + 1, -1).astype(count.dtype)
 
 
-def joint_count(first: Int[Array, ""], second: Int[Array, ""]) -> Int[Array, ""]:
+def joint_count(first: Int[Array | np.ndarray, ""], second: Int[Array | np.ndarray, ""]) -> Int[Array, ""]:
     """
     Count the scores of two states together, or mark the sum as invalid.
 
