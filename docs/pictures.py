@@ -10,9 +10,8 @@ import numpy as np
 
 import dpconformal as dpc
 from dpconformal.cli import demo
-from dpconformal.cli.compare import measured
+from dpconformal.cli.compare import draw_comparison, measure_runs
 from dpconformal.cli.options import Settings, make_learners
-from dpconformal.cli.pictures import draw_comparison
 from dpconformal.files import Recorded
 
 HERE = pathlib.Path(__file__).parent / "images"
@@ -32,9 +31,9 @@ runs = {
     name: np.asarray(dpc.replay(learner, drifting, demo.LEVELS).thresholds)
     for name, learner in make_learners(asked, demo.LEVELS, Settings()).items()
 }
-recorded = Recorded("drifting", [""], [np.asarray(drifting)])
+recorded = Recorded("drifting", [""], np.asarray(drifting), np.array([len(drifting)]))
 levels = list(demo.LEVELS)
-figure = draw_comparison(runs, recorded, measured(runs, recorded, levels), levels, 0.9)
+figure = draw_comparison(runs, recorded, measure_runs(runs, recorded, levels), levels, 0.9)
 figure.savefig(HERE / "compare_command.png", dpi=90)
 plt.close(figure)
 

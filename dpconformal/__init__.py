@@ -5,37 +5,38 @@ One belief about the next nonconformity score answers every confidence level at 
 and comes with regret and coverage guarantees. Start with :func:`replay` and :class:`Exact`.
 """
 
-from dpconformal import (
-    diagnostics,
-    dirichlet,
-    experiments,
-    martingales,
-    metrics,
-    models,
-    panel,
-    plots,
-    priors,
-    rates,
-    schedules,
-    scores,
-    streams,
-    theory,
-)
-from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI, MultiMVP, MultiOGD
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dpconformal import priors, rates, schedules, streams
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
-from dpconformal.checkpoints import Checkpoint, load, save
-from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, auto
-from dpconformal.conformal import Conformal, conformalize
 from dpconformal.engine.compilation import compilation_cache
 from dpconformal.engine.feedback import Delayed
 from dpconformal.engine.memory import TooLarge
 from dpconformal.learner import Learner
-from dpconformal.online import Online
-from dpconformal.panel.fitting import fit_belief
-from dpconformal.panel.replaying import replay_panel
 from dpconformal.replay import Replay, Summary, replay
-from dpconformal.report import report
-from dpconformal.theory.catalogue import learners
+
+if TYPE_CHECKING:
+    from dpconformal import (
+        diagnostics,
+        dirichlet,
+        experiments,
+        martingales,
+        metrics,
+        models,
+        panel,
+        plots,
+        scores,
+        theory,
+    )
+    from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI, MultiMVP, MultiOGD
+    from dpconformal.checkpoints import Checkpoint, load, save
+    from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, auto
+    from dpconformal.conformal import Conformal, Online, conformalize
+    from dpconformal.panel.fitting import fit_belief
+    from dpconformal.panel.replaying import replay_panel
+    from dpconformal.report import report
+    from dpconformal.theory.catalogue import learners
 
 __all__ = [
     "ACI",
@@ -94,3 +95,51 @@ __all__ = [
     "theory",
 ]
 __version__ = "0.1.0"
+
+# What a replay with a belief does not need is imported when it is first asked for.
+_MODULES = (
+    "diagnostics",
+    "dirichlet",
+    "experiments",
+    "martingales",
+    "metrics",
+    "models",
+    "panel",
+    "plots",
+    "scores",
+    "theory",
+)
+_NAMES = {
+    "baselines": ("ACI", "MVP", "OGD", "PID", "SAOCP", "SFOGD", "AgACI", "DtACI", "MultiMVP", "MultiOGD"),
+    "checkpoints": ("Checkpoint", "load", "save"),
+    "compositions": ("Aggregate", "Corrected", "Credible", "Hierarchical", "auto"),
+    "conformal": ("Conformal", "Online", "conformalize"),
+    "panel.fitting": ("fit_belief",),
+    "panel.replaying": ("replay_panel",),
+    "report.page": ("report",),
+    "theory.catalogue": ("learners",),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+
+# `report` is a folder and a function. Import sets the folder's name here, once: that is over before the name is free
+# for the function, so no later import can hide it.
+importlib.import_module("dpconformal.report")
+del globals()["report"]
+
+
+if not TYPE_CHECKING:  # it would let type checkers accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a module, or a name from its module."""
+        if name in _MODULES:
+            return importlib.import_module(f"dpconformal.{name}")
+        if name in _MODULE_OF:
+            value = getattr(importlib.import_module(f"dpconformal.{_MODULE_OF[name]}"), name)
+            globals()[name] = value  # found without this function from now on
+            return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,7 @@
-"""From predictions and labels to confidence sets: the paper's protocol over a recorded stream."""
+"""Confidence sets from predictions and labels: over a recorded stream, and in a live loop."""
 
+import copy
+import threading
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 from dpconformal.engine.feedback import checked_delay, leading_axes, spread_rounds
 from dpconformal.learner import Learner, State, check_levels
 from dpconformal.metrics import covered
+from dpconformal.models import Model
 from dpconformal.replay import Replay, replay_batch
 from dpconformal.rounds import checked_mask
 from dpconformal.scores import Score
@@ -51,7 +54,16 @@ class Conformal(NamedTuple):
     @property
     def coverage(self) -> Any:
         """Share of rounds in which the label is in its set, shape (..., A)."""
-        return _coverage(self)
+        run = self.run
+        if run.mask is None:
+            return self.covered.mean(axis=-2)
+        # Over the rounds of each sequence whose label is not missing; the others have NaN for a score.
+        hits: Any = np.asarray(run.scores, float)[..., None] <= np.asarray(run.thresholds, float)
+        count: Any = np.count_nonzero(~np.asarray(run.mask), axis=-1)
+        if self.score.sides == 2:
+            hits, count = hits.all(axis=0), count[0]
+        with np.errstate(invalid="ignore"):  # no label at all: NaN
+            return hits.sum(axis=-2) / np.asarray(count)[..., None]
 
     @property
     def size(self) -> Any:
@@ -122,7 +134,7 @@ def conformalize(
     """
     check_score(score)
     delay = checked_delay(delay)
-    extra, told = {} if noise is None else {"noise": noise}, mask
+    extra, given_mask = {} if noise is None else {"noise": noise}, mask
     if mask is None:
         scores = score(predictions, labels, **extra)
     else:
@@ -132,9 +144,12 @@ def conformalize(
         raise ValueError("labels has shape (): pass a sequence, or use dpconformal.Online for a live loop")
     if state is None:
         check_not_column("labels", rounds, "conformalize", delay)
-    for name, given in [*_arrays("predictions", predictions), ("labels", labels)]:
+    # Predictions are an array, or a tuple of arrays.
+    several = isinstance(predictions, (tuple, list)) and any(hasattr(part, "shape") for part in predictions)
+    parts = [(f"predictions[{k}]", part) for k, part in enumerate(predictions)] if several else []
+    for name, given in [*(parts or [("predictions", predictions)]), ("labels", labels)]:
         check_time_index(name, given, len(rounds) - 1)
-    for name, given in (("mask", told), ("noise", noise)):
+    for name, given in (("mask", given_mask), ("noise", noise)):
         check_time_index(name, given)
     batch = leading_axes(delay, rounds[:-1])
     if score.sides == 2 and len(batch) >= len(rounds):  # axes of the delays come after that of the sides
@@ -143,18 +158,12 @@ def conformalize(
     asked = side_levels(score, levels, learner)
     run: Any = replay_batch(learner, scores, asked, state, context=context, mask=mask, delay=delay)
     if batch != rounds[:-1]:
-        predictions, extra = (_at_each_delay(part, rounds, batch) for part in (predictions, extra))
+        predictions, extra = (_repeat_for_delays(part, rounds, batch) for part in (predictions, extra))
     sets = score.set(predictions, run.thresholds, **extra)
     return Conformal(sets, run, np.asarray(as_numbers("levels", levels), float), score)
 
 
-def _arrays(name: str, values: Any) -> list[tuple[str, Any]]:
-    """List an argument that is an array, or the arrays of one that is a tuple of them."""
-    several = isinstance(values, (tuple, list)) and any(hasattr(value, "shape") for value in values)
-    return [(f"{name}[{k}]", value) for k, value in enumerate(values)] if several else [(name, values)]
-
-
-def _at_each_delay(values: Any, rounds: tuple[int, ...], batch: tuple[int, ...]) -> Any:
+def _repeat_for_delays(values: Any, rounds: tuple[int, ...], batch: tuple[int, ...]) -> Any:
     """Repeat arrays that begin with the axes of the rounds for every delay; there may be several in a tree."""
 
     def is_array(value: Any) -> bool:
@@ -169,42 +178,29 @@ def _at_each_delay(values: Any, rounds: tuple[int, ...], batch: tuple[int, ...])
     return spread_rounds(arrays, len(rounds) - 1, batch)
 
 
-def _coverage(result: Conformal) -> Any:
-    """Average over the rounds of each sequence whose label is not missing; the others have NaN for a score."""
-    run = result.run
-    if run.mask is None:
-        return result.covered.mean(axis=-2)
-    hits: Any = np.asarray(run.scores, float)[..., None] <= np.asarray(run.thresholds, float)
-    count = np.count_nonzero(~np.asarray(run.mask), axis=-1)
-    if result.score.sides == 2:
-        hits, count = hits.all(axis=0), count[0]
-    with np.errstate(invalid="ignore"):  # no label at all: NaN
-        return hits.sum(axis=-2) / np.asarray(count)[..., None]
-
-
 def _scores_and_mask(score: Score, predictions: Any, labels: Any, mask: Any, extra: Any) -> tuple[Any, Any]:
     """Score the labels that are there; those of vectors have an axis that the mask has not."""
     values = labels if isinstance(labels, jax.Array) else np.asarray(labels)
     errors = []
     for shape in (values.shape, values.shape[:-1]):
         try:
-            told = checked_mask(mask, shape)
-            scores = score(predictions, _filled(values, told), **extra)
+            missing = checked_mask(mask, shape)
+            scores = score(predictions, _fill_missing(values, missing), **extra)
         except ValueError as error:
             errors.append(error)
             continue
         if np.shape(scores)[score.sides - 1 :] == shape:
-            return scores, told if score.sides == 1 else jnp.broadcast_to(told, np.shape(scores))
+            return scores, missing if score.sides == 1 else jnp.broadcast_to(missing, np.shape(scores))
     raise errors[0]
 
 
-def _filled(values: Any, mask: Any) -> Any:
+def _fill_missing(values: Any, missing: Any) -> Any:
     """Put a label that is there in the place of those that are missing: a score refuses NaN, and is not used."""
-    where = mask.reshape(mask.shape + (1,) * (values.ndim - mask.ndim))
-    if is_traced(values, mask):
+    where = missing.reshape(missing.shape + (1,) * (values.ndim - missing.ndim))
+    if is_traced(values, missing):
         return jnp.where(where, jnp.zeros((), values.dtype), values)
-    told = np.asarray(values)[~mask]
-    filled = np.where(where, told[0] if len(told) else np.zeros((), values.dtype), np.asarray(values))
+    there = np.asarray(values)[~missing]
+    filled = np.where(where, there[0] if len(there) else np.zeros((), values.dtype), np.asarray(values))
     return jnp.asarray(filled) if isinstance(values, jax.Array) else filled
 
 
@@ -216,11 +212,7 @@ def check_score(score: Any) -> None:
 
 
 def side_levels(score: Score, levels: Numbers, learner: Any = None) -> Any:
-    """
-    Find the level that each stream of scores is asked for.
-
-    Returns: The same; or (1 + α)/2, half of the misses being left to each side.
-    """
+    """Find the level that each stream of scores is asked for: (1 + α)/2 leaves half of the misses to each of two."""
     as_levels(levels)  # checks them, as the user wrote them
     levels = as_numbers("levels", levels)
     if score.sides == 1:
@@ -228,3 +220,194 @@ def side_levels(score: Score, levels: Numbers, learner: Any = None) -> Any:
     asked = (1 + levels) / 2
     check_levels(learner, asked, f": {type(score).__name__} has two sides, and asks each for the level (1 + level)/2")
     return asked
+
+
+class Online:
+    """
+    Confidence sets in a live loop.
+
+    In each round :meth:`predict_set` answers any levels, as often as asked, and :meth:`update` tells the label. Nothing
+    but labels changes anything: a set is made from the past alone. A round whose label never comes is one without
+    :meth:`update`: it leaves no trace, like a masked round of :func:`dpconformal.replay`. A label that comes late is
+    told late, with the prediction that its set was made from: keep predictions, and leave the model to its own loop.
+
+    Threads may share the object: a lock makes them take turns, and no label is lost. What a thread is told depends on
+    the labels that others told before. With a base model, let one thread do all of a round, or keep predictions: where
+    two threads ask about different inputs before either tells its label, the first prediction is made anew.
+
+    Parameters
+    ----------
+    learner : Learner
+        Any method. Its support must hold every score.
+    score : Score
+        From :mod:`dpconformal.scores`.
+    model : Model, optional
+        Base model with ``predict`` and ``learn``; see :func:`dpconformal.models.from_sklearn`. None: what is passed as
+        x is the prediction itself.
+    state : tuple of State, optional
+        Where to carry on: ``online.state`` of another loop.
+
+    Attributes
+    ----------
+    state : tuple of State
+        What the learner knows, a state for each side of the score.
+    model : Model or None
+        The base model as it is now.
+    rounds : int
+        Labels that were scored in this loop.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> live = Online(dpc.Exact(dpc.priors.Uniform(0, 10)), dpc.scores.Absolute())
+    >>> for prediction, label in [(20.0, 21.0), (20.5, 20.0), (20.2, 20.9)]:
+    ...     sets = live.predict_set(prediction, levels=[0.5, 0.9])
+    ...     score = live.update(prediction, label)
+    >>> live.rounds, bool(sets.contains(20.9)[1])
+    (3, True)
+    """
+
+    def __init__(self, learner: Learner, score: Score, model: Model | None = None, state: Any = None) -> None:
+        check_score(score)
+        if not isinstance(learner, Learner) or isinstance(learner, type):
+            raise ValueError(f"learner = {learner!r}: pass a learner such as dpconformal.Exact()")
+        if model is not None and (not isinstance(model, Model) or isinstance(model, type)):
+            raise ValueError(f"model = {model!r}: needs predict and learn; see dpconformal.models.from_sklearn")
+        fresh = tuple(learner.init() for _ in range(score.sides))
+        state = fresh if state is None else state
+        if jax.tree.structure(state) != jax.tree.structure(fresh):  # type: ignore[operator]
+            raise ValueError(
+                f"state is a {type(state).__name__}: pass a tuple with a {type(fresh[0]).__name__} for each of the "
+                f"{score.sides} sides of the score, such as online.state or (run.state,)"
+            )
+        self.learner, self.score, self.model, self.state = learner, score, model, state
+        self.rounds = 0
+        self._last: tuple[Any, Any] | None = None  # an input and its prediction, until the model learns
+        self._lock = threading.RLock()  # an update reads the state, and writes it later
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:  # all of the same moment
+            return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        vars(self).update(values, _lock=threading.RLock())  # a copy has a lock of its own
+
+    def predict(self, x: Any) -> Any:
+        """
+        Ask the base model.
+
+        Parameters
+        ----------
+        x : object
+            Input of the round.
+
+        Returns
+        -------
+        object
+            Its prediction; x itself where there is no model. Asked twice in a round for the same input, it answers from
+            memory, so that a label is scored against the prediction that its set was made from.
+        """
+        if self.model is None:
+            return x
+        if not getattr(self.model, "ready", True):
+            raise ValueError("model has learned too little to predict: call update first, or fit it")
+        with self._lock:
+            if self._last is None or not _is_same_input(self._last[0], x):
+                self._last = (copy.deepcopy(x), self.model.predict(x))  # the caller may use its array again
+            return self._last[1]
+
+    def thresholds(self, levels: Numbers, context: Any = None) -> Any:
+        """
+        Ask the learner for thresholds alone.
+
+        Parameters
+        ----------
+        levels : array_like, shape (A,)
+            Confidence levels of sets.
+        context : array_like, optional
+            For learners that take it.
+
+        Returns
+        -------
+        Array, shape (A,)
+            Thresholds; (2, A) for a score with two sides.
+        """
+        asked = np.asarray(side_levels(self.score, levels, self.learner))
+        if asked.ndim != 1 or not asked.size:
+            raise ValueError(f"levels has shape {asked.shape}: pass (A,), such as [0.9]")
+        extra = {} if context is None else {"context": context}
+        found = [self.learner.quantile(state, asked, **extra) for state in self.state]
+        return found[0] if self.score.sides == 1 else jnp.stack(found)
+
+    def predict_set(self, x: Any, levels: Numbers, context: Any = None, noise: Numbers = None) -> Any:
+        """
+        Make the confidence set of each level.
+
+        Parameters
+        ----------
+        x : object
+            Input of the round; or the prediction, where there is no model.
+        levels : array_like, shape (A,)
+            Confidence levels in [0, 1], other ones every round if you like.
+        context : array_like, optional
+            For learners that take it.
+        noise : float, optional
+            A uniform number, for a score that is randomized; the same for :meth:`update`.
+
+        Returns
+        -------
+        Interval, array of bool, Ball or EllipsoidRegion
+            Sets, of shape (A,); a mask of shape (A, K).
+        """
+        extra = {} if noise is None else {"noise": noise}
+        with self._lock:  # the prediction and the thresholds are of the same moment
+            return self.score.set(self.predict(x), self.thresholds(levels, context), **extra)
+
+    def update(self, x: Any, y: Any, context: Any = None, noise: Numbers = None) -> Any:
+        """
+        Tell the label: the learner observes its score, then the base model learns from it.
+
+        Parameters
+        ----------
+        x : object
+            Input of the round; or the prediction, where there is no model.
+        y : object
+            Its label.
+        context, noise
+            As for :meth:`predict_set`.
+
+        Returns
+        -------
+        array
+            The score; None if the model could not predict yet, and only learned.
+
+        Raises
+        ------
+        ValueError
+            For a label or score that is refused. The learner's state has not changed then, nor has it if the model
+            fails to learn.
+        """
+        with self._lock:
+            score, state = None, self.state
+            named = getattr(self.model, "label", None)
+            label = y if named is None else named(y)
+            if getattr(self.model, "ready", True):
+                score = self.score(self.predict(x), label, **({} if noise is None else {"noise": noise}))
+                given = {} if context is None else {"context": context}
+                sides = [score] if self.score.sides == 1 else list(score)
+                state = tuple(self.learner.observe(one, side, **given) for one, side in zip(state, sides, strict=True))
+            if self.model is not None:
+                learned = self.model.learn(x, y)
+                self.model = self.model if learned is None else learned
+            self.state, self._last = state, None
+            self.rounds += score is not None
+            return score
+
+
+def _is_same_input(first: Any, second: Any) -> bool:
+    """Whether two inputs are equal; of what cannot be compared, no."""
+    try:
+        one, two = np.asarray(first), np.asarray(second)
+        return bool(first == second) if one.dtype == object else np.array_equal(one, two)
+    except (TypeError, ValueError):
+        return False

@@ -22,7 +22,8 @@ class Learner(Protocol):
     A learner is a frozen dataclass registered as a pytree (:func:`dpconformal.pytree.register`). An attribute
     ``support``, the ends of the interval that holds every score, is read where there is one. Learners that offer more
     are one of the protocols below, each of which asks for all of its methods: :class:`SizedLearner`,
-    :class:`BeliefLearner`, :class:`GridOfLevels`, :class:`ContextLearner`, :class:`KernelLearner`.
+    :class:`BeliefLearner`, :class:`GridOfLevels`, :class:`ContextLearner`, :class:`WeightedLearner`,
+    :class:`KernelLearner`.
     """
 
     def init(self) -> State:
@@ -75,6 +76,19 @@ class ContextLearner(Protocol):
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay over scores of this shape tells, a row a round."""
+        ...
+
+
+@runtime_checkable
+class WeightedLearner(Protocol):
+    """A learner whose scores may count more or less."""
+
+    def weighted_state(self, state: State, dtype: Any) -> State:
+        """Return a state, or a batch of them, whose masses need not be whole numbers."""
+        ...
+
+    def observe_weighted(self, state: State, score: Numbers, weight: Array) -> State:
+        """Return the state after one more score, whose mass is multiplied by its weight."""
         ...
 
 

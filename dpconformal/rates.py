@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.pytree import register
+from dpconformal.schedules import values_by_round
 from dpconformal.validation import Numbers, Scalar, as_floats, check_float, is_traced, raise_at
 
 __all__ = ["Custom", "Power", "Rate", "constant", "decaying", "inverse_sqrt"]
@@ -54,8 +55,8 @@ class Power:
         """Return η_t."""
         t = as_floats(t, "t")
         scale, exponent = (jnp.asarray(value, t.dtype) for value in (self.scale, self.exponent))
-        fine = (scale >= 0) & (exponent >= 0) & (t >= 1)  # only traced values get here unchecked
-        return jnp.where(fine, scale * jnp.where(fine, t, 1) ** -exponent, jnp.nan)
+        valid = (scale >= 0) & (exponent >= 0) & (t >= 1)  # only traced values get here unchecked
+        return jnp.where(valid, scale * jnp.where(valid, t, 1) ** -exponent, jnp.nan)
 
 
 @register(static=("function",))
@@ -177,15 +178,9 @@ def as_rate(rate: Any, owner: str) -> Rate:
 
 def check_steps(rate: Any, first: int, last: int) -> None:
     """Evaluate a user's own rate on the rounds about to be run and refuse steps below 0."""
-    if isinstance(rate, Power) or last < first or is_traced(rate):
+    if isinstance(rate, Power):
         return
-    rounds = np.arange(first, last + 1)
-    function = rate.function if isinstance(rate, Custom) else rate.step
-    with jax.ensure_compile_time_eval():  # concrete also where the caller is being traced
-        values = jnp.asarray(function(as_floats(rounds)))
-    if is_traced(values):  # the function closes over a traced value
-        return
-    steps = np.broadcast_to(np.asarray(values), rounds.shape)
+    rounds, steps = values_by_round(rate, rate.function if isinstance(rate, Custom) else rate.step, first, last)
     bad = ~((steps >= 0) & np.isfinite(steps))
     if bad.any():
         raise_at(f"rate's step of round t = {rounds[np.argmax(bad)]},", steps[bad][0], True, "must be at least 0")

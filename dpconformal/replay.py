@@ -21,7 +21,16 @@ from dpconformal.engine.scan import drive, thresholds
 from dpconformal.engine.sharding import placement
 from dpconformal.engine.states import broadcast_state, state_to_carry_on
 from dpconformal.engine.totals import Totals, sum_totals, totals_of
-from dpconformal.learner import ContextLearner, GridOfLevels, KernelLearner, Learner, State, fresh_state, support_of
+from dpconformal.learner import (
+    ContextLearner,
+    GridOfLevels,
+    KernelLearner,
+    Learner,
+    State,
+    WeightedLearner,
+    fresh_state,
+    support_of,
+)
 from dpconformal.rounds import Rounds, masked_scores, round_counts
 from dpconformal.runs import Replay, Summary
 from dpconformal.validation import (
@@ -33,6 +42,7 @@ from dpconformal.validation import (
     checked_scores,
     float_dtype,
     is_traced,
+    raise_at,
 )
 
 __all__ = ["Replay", "Summary", "replay"]
@@ -51,6 +61,7 @@ def replay(
     context: Any = None,
     mask: Any = None,
     delay: Any = 0,
+    weights: Any = None,
 ) -> Replay | Summary:
     """
     Run a learner over recorded scores: in each round predict thresholds, then observe the score.
@@ -88,6 +99,10 @@ def replay(
         array broadcasts against the leading axes of the scores: a horizon for each sequence, or one sequence at many
         delays. The state that is left is a :class:`dpconformal.Delayed`, which holds the scores that are on their way;
         a state without them starts with nothing on its way. Inside ``jit`` the delay must not be traced.
+    weights : array_like, shape (T,) or (..., T), optional
+        How much each score counts, for :class:`dpconformal.Quantized` without a discount: importance weights of
+        covariate shift, say. The belief is then λ_t P0 + (1 - λ_t) Σ w_i δ(score_i) / Σ w_i, whatever the scale of the
+        weights; a weight of 0 leaves the scores' share as it is, and advances t.
 
     Returns
     -------
@@ -138,12 +153,12 @@ def replay(
     Array([[0.5  , 0.5  , 0.293, 0.4  ],
            [0.5  , 0.5  , 0.5  , 0.293]], dtype=float...)
     """
-    if not isinstance(scores, (np.ndarray, jax.Array)):
-        check_time_index("scores", scores)
-        scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
+    scores = scores if hasattr(scores, "shape") else as_numbers("scores", scores)
     if state is None and scores.shape[-1:] == (1,):  # otherwise the state's leading axes say what is meant
         check_not_column("scores", scores.shape, "replay", delay)
-    return replay_batch(learner, scores, levels, state, keep, method, context, mask, delay)
+    if not isinstance(scores, (np.ndarray, jax.Array)):
+        check_time_index("scores", scores)
+    return replay_batch(learner, scores, levels, state, keep, method, context, mask, delay, weights)
 
 
 def replay_batch(
@@ -156,6 +171,7 @@ def replay_batch(
     context: Any = None,
     mask: Any = None,
     delay: Any = 0,
+    weights: Any = None,
 ) -> Replay | Summary:
     """Replay scores whose last axis is known to be that of the rounds, however many there are."""
     if not isinstance(learner, Learner) or isinstance(learner, type):
@@ -175,8 +191,8 @@ def replay_batch(
     if not now:
         delay = checked_delay(delay)
         batch = leading_axes(delay, batch)
-    if not (mask is context is None and isinstance(levels, (np.ndarray, list))):
-        _check_times_beside(levels, mask, context, shape)
+    if not (mask is context is weights is None and isinstance(levels, (np.ndarray, list))):
+        _check_times_beside(levels, mask, context, weights, shape)
     if not isinstance(scores, jax.core.Tracer) and (not now or scores.size * np.size(levels) > FEW):
         held = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
         check_memory(learner, (*batch, held), levels, float_dtype(scores), keep)
@@ -190,8 +206,10 @@ def replay_batch(
         scores = np.array(scores)  # the run holds on to them, so they need memory of their own
     if context is not None or isinstance(learner, ContextLearner):
         context = _checked_context(learner, context, shape)
+    if weights is not None:
+        weights = _checked_weights(learner, weights, mask, shape, scores.dtype)
     if batch != shape[:-1]:
-        scores, mask, context = spread_rounds((scores, mask, context), len(shape) - 1, batch)
+        scores, mask, context, weights = spread_rounds((scores, mask, context, weights), len(shape) - 1, batch)
     begin, waiting = (None, None) if state is None else split_delayed_state(learner, state, delay, batch, context)
     fresh = begin is None
     if waiting is not None:
@@ -200,9 +218,14 @@ def replay_batch(
         begin = fresh_state(learner, shape[-1], scores.dtype)
     else:
         scores, begin = state_to_carry_on(learner, scores, begin)
+    if weights is not None and isinstance(learner, WeightedLearner):
+        begin = learner.weighted_state(begin, scores.dtype)
+    if waiting is not None and (waiting.weights is None) != (weights is None):
+        there = "has weights" if weights is None else "has none"
+        raise ValueError(f"weights: what is on its way in state.waiting {there}; carry on as the run before was made")
     levels = _shaped_levels(learner, levels, scores)
     observed = None if mask is None or (not is_traced(mask) and not mask.any()) else ~mask
-    rounds, rest = Rounds(scores, levels, observed, context), None
+    rounds, rest = Rounds(scores, levels, observed, context, weights), None
     if not now and np.any(delay):
         own = rounds._replace(levels=None)
         waiting = waiting and waiting._replace(scores=waiting.scores.astype(scores.dtype))
@@ -221,7 +244,7 @@ def replay_batch(
     if not is_traced(scores, levels, mask):  # nobody else has these arrays: JAX may use their memory as it is
         scores, levels, mask = jax.device_put((scores, levels, mask), may_alias=True)
     delay = np.broadcast_to(delay, batch) if np.ndim(delay) else delay
-    return Replay(kept, end, scores, levels, learner, state, mask, context, delay)
+    return Replay(kept, end, scores, levels, learner, state, mask, context, delay, weights)
 
 
 def run_replay(
@@ -265,11 +288,12 @@ def slices_with_room(rounds: Rounds) -> list[slice]:
     return [slice(start, min(start + block, rounds.length)) for start in range(0, rounds.length, block)]
 
 
-def _check_times_beside(levels: Any, mask: Any, context: Any, shape: tuple[int, ...]) -> None:
+def _check_times_beside(levels: Any, mask: Any, context: Any, weights: Any, shape: tuple[int, ...]) -> None:
     """Refuse what comes with the scores if it has times that are out of order: it is read by position."""
     if np.ndim(levels) == 2:
         check_time_index("levels", levels, 0)
     check_time_index("mask", mask)
+    check_time_index("weights", weights)
     has_batch = hasattr(context, "shape") and tuple(context.shape[: len(shape)]) == shape
     check_time_index("context", context, len(shape) - 1 if has_batch else 0)
 
@@ -281,6 +305,22 @@ def _summary(totals: Totals, rounds: Any, end: State, levels: Array, learner: An
         return Summary(rounds, totals.covered, loss, threshold, end, levels, learner, start)
     loss, threshold = (np.asarray(total.high, float) + np.asarray(total.low, float) for total in sums)
     return Summary(rounds, np.asarray(totals.covered, np.int64), loss, threshold, end, levels, learner, start)
+
+
+def _checked_weights(learner: Any, weights: Any, mask: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Check how much each score counts: a number a round, the same for every sequence or not."""
+    if not isinstance(learner, WeightedLearner):
+        raise ValueError(f"weights are given, and {type(learner).__name__} takes none: pass Quantized(...)")
+    array = as_numbers("weights", weights)
+    if array.shape not in (shape, shape[-1:]):
+        each = "" if len(shape) == 1 else f", the same for every sequence, or {shape}"
+        raise ValueError(f"weights has shape {array.shape}: pass one number a round, shape {shape[-1:]}{each}")
+    if is_traced(array, mask):  # a bad weight spoils the state
+        return jnp.broadcast_to(array, shape).astype(dtype)
+    array = np.broadcast_to(array, shape)
+    bad = ~(np.isfinite(array) & (array >= 0)) & (True if mask is None else ~mask)
+    raise_at("weights", array, bad, "must be finite and not negative")
+    return array.astype(dtype)
 
 
 def _checked_context(learner: Any, context: Any, shape: tuple[int, ...]) -> Any:

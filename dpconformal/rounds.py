@@ -27,6 +27,8 @@ class Rounds(NamedTuple):
         False where the score is missing. None: all are there.
     context : pytree of array, shape (..., T, ...), or None
         What else is known before each round.
+    weights : array, shape (..., T), or None
+        How much the score of each round counts, for a learner that takes weights. None: all alike.
     feedback : Rounds or None
         What is observed in each round, if that is not the round's own: scores that come with a delay. Then ``observed``
         tells which of the rounds' own scores are there to be judged by.
@@ -36,6 +38,7 @@ class Rounds(NamedTuple):
     levels: Any = None  # (A,) or (T, A)
     observed: Any = None  # (..., T)
     context: Any = None  # (..., T, ...)
+    weights: Any = None  # (..., T)
     feedback: Any = None  # of (..., T, ...)
 
     @property

@@ -1,4 +1,4 @@
-"""What a replay leaves behind: every threshold, or totals; with or without rounds whose score is missing."""
+"""Results of a replay: every threshold, or totals; with or without rounds whose score is missing."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from dpconformal.validation import is_traced
 
 class Replay(NamedTuple):
     """
-    What a replay leaves behind. ``Replay(thresholds, None, scores, levels)`` wraps any method's output.
+    Result of a replay. ``Replay(thresholds, None, scores, levels)`` wraps any method's output.
 
     Attributes
     ----------
@@ -42,6 +42,8 @@ class Replay(NamedTuple):
         How many rounds late a score became known; row t of the thresholds was then computed from
         ``scores[..., :t - delay]`` alone. None: rounds have been taken out since, and nothing can go through the run
         again.
+    weights : array, shape (..., T), optional
+        How much each score counted; None: all alike.
     """
 
     thresholds: Float[Array, "*B T A"]
@@ -53,6 +55,7 @@ class Replay(NamedTuple):
     mask: Bool[Array | np.ndarray, "*B T"] | None = None
     context: Any = None  # (..., T, ...)
     delay: Any = 0  # int, or (...)
+    weights: Any = None  # (..., T)
 
     def observed(self) -> "Replay":
         """
@@ -82,10 +85,12 @@ class Replay(NamedTuple):
             return self._replace(mask=None)
         levels = self.levels
         levels = take_rounds(levels, kept) if np.ndim(levels) == np.ndim(self.thresholds) else levels
-        thresholds, scores, context = jax.tree.map(
-            lambda leaf: take_rounds(leaf, kept), (self.thresholds, self.scores, self.context)
+        thresholds, scores, context, weights = jax.tree.map(
+            lambda leaf: take_rounds(leaf, kept), (self.thresholds, self.scores, self.context, self.weights)
         )
-        left = self._replace(thresholds=thresholds, scores=scores, levels=levels, start=start, mask=None)
+        left = self._replace(
+            thresholds=thresholds, scores=scores, levels=levels, start=start, mask=None, weights=weights
+        )
         # With rounds gone, scores are no longer equally late.
         return left._replace(context=context, delay=None if not_at_once(self) else self.delay)
 
@@ -118,9 +123,9 @@ class Replay(NamedTuple):
         if not batch:
             return self
         # A part of what several devices hold would be on all of them, and so would the work with it.
-        state, start, thresholds, scores, mask, context = jax.tree.map(
+        state, start, thresholds, scores, mask, context, weights = jax.tree.map(
             lambda leaf: on_one_device(leaf[index]),
-            (self.state, self.start, self.thresholds, self.scores, self.mask, self.context),
+            (self.state, self.start, self.thresholds, self.scores, self.mask, self.context, self.weights),
         )
         delay = self.delay[index] if np.ndim(self.delay) else self.delay
         delay = delay if delay is None or is_traced(delay) else int(delay)
@@ -131,7 +136,7 @@ class Replay(NamedTuple):
                 lambda leaf: np.asarray(leaf)[index] if mapped and np.shape(leaf)[: len(batch)] == batch else leaf,
                 learner,
             )
-        return Replay(thresholds, state, scores, levels, learner, start, mask, context, delay)
+        return Replay(thresholds, state, scores, levels, learner, start, mask, context, delay, weights)
 
 
 def not_at_once(run: Replay) -> bool:
@@ -161,7 +166,7 @@ def _pinned_start(run: Replay) -> State:
 
 class Summary(NamedTuple):
     """
-    What a replay with ``keep="summary"`` leaves behind: totals over its rounds, in memory for the levels only.
+    Result of a replay with ``keep="summary"``: totals over its rounds, in memory for the levels only.
 
     The totals of two runs, one carrying on from the other, add up to those of the run over both.
 

@@ -32,6 +32,12 @@ def _rounds(t: Numbers) -> Float[Array, "..."]:
     return rounds
 
 
+def _from_round_two(t: Float[Array, "..."], weight: Array) -> Array:
+    """Give the prior everything in round 1; NaN for traced weights out of range, which nobody could check."""
+    weight = jnp.where((weight > 0) & (weight <= 1), weight, jnp.nan)
+    return jnp.where(t > 1, weight, jnp.where(t == 1, 1, jnp.nan))
+
+
 @register()
 @dataclass(frozen=True)
 class InverseSqrt:
@@ -111,9 +117,7 @@ class Constant:
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
         t = _rounds(t)
-        value = jnp.asarray(self.value, t.dtype)
-        value = jnp.where((value > 0) & (value <= 1), value, jnp.nan)
-        return jnp.where(t > 1, value, jnp.where(t == 1, 1, jnp.nan))
+        return _from_round_two(t, jnp.asarray(self.value, t.dtype))
 
 
 @register()
@@ -184,9 +188,7 @@ class Custom:
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
         t = _rounds(t)
-        value = jnp.asarray(self.function(t), t.dtype)
-        value = jnp.where((value > 0) & (value <= 1), value, jnp.nan)
-        return jnp.where(t > 1, value, jnp.where(t == 1, 1, jnp.nan))
+        return _from_round_two(t, jnp.asarray(self.function(t), t.dtype))
 
 
 def discounted(beta: Scalar) -> Constant:
@@ -227,20 +229,23 @@ def as_schedule(schedule: Any) -> Schedule:
 
 def check_weights(schedule: Schedule, first: int, last: int) -> None:
     """Evaluate a user's own schedule on the rounds about to be run and refuse weights outside (0, 1]."""
-    if (
-        isinstance(schedule, (InverseSqrt, Dirichlet, Constant, ForDelay))
-        or last < max(first, 2)
-        or is_traced(schedule)
-    ):
+    if isinstance(schedule, (InverseSqrt, Dirichlet, Constant, ForDelay)):
         return
-    rounds = np.arange(max(first, 2), last + 1)
-    weight = schedule.function if isinstance(schedule, Custom) else schedule.weight
-    with jax.ensure_compile_time_eval():  # concrete also where the caller is being traced
-        values = jnp.asarray(weight(_rounds(rounds)))
-    if is_traced(values):  # the function closes over a traced value
-        return
-    weights = np.broadcast_to(np.asarray(values), rounds.shape)
+    function = schedule.function if isinstance(schedule, Custom) else schedule.weight
+    rounds, weights = values_by_round(schedule, function, max(first, 2), last)
     bad = ~((weights > 0) & (weights <= 1))
     if bad.any():
         t = int(rounds[np.argmax(bad)])
         raise ValueError(f"schedule gives round t = {t} the weight {weights[bad][0]}: it must lie in (0, 1]")
+
+
+def values_by_round(owner: Any, function: Callable[[Any], Any], first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    """Evaluate a user's function of t on some rounds; return rounds and values, none where they are being traced."""
+    rounds = np.arange(first, 0 if is_traced(owner) else last + 1)
+    if not rounds.size:
+        return rounds, np.zeros(0)
+    with jax.ensure_compile_time_eval():  # concrete also where the caller is being traced
+        values = jnp.asarray(function(as_floats(rounds)))
+    if is_traced(values):  # the function closes over a traced value
+        return rounds[:0], np.zeros(0)
+    return rounds, np.broadcast_to(np.asarray(values), rounds.shape)

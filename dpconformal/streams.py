@@ -13,10 +13,8 @@ def iid(rounds: int, seed: int = 0) -> np.ndarray:
 
     Parameters
     ----------
-    rounds : int
-        T.
-    seed : int
-        Of NumPy's generator.
+    rounds, seed : int
+        T, and the seed of NumPy's generator.
 
     Returns
     -------
@@ -28,7 +26,8 @@ def iid(rounds: int, seed: int = 0) -> np.ndarray:
     >>> iid(1000).mean().round(2)
     np.float64(0.28)
     """
-    return np.random.default_rng(check_int("seed", seed, 0)).beta(2, 5, check_int("rounds", rounds, 0))
+    rounds, random = _rounds_and_generator(rounds, seed)
+    return random.beta(2, 5, rounds)
 
 
 def alternating(rounds: int) -> np.ndarray:
@@ -61,10 +60,8 @@ def drifting(rounds: int, seed: int = 0) -> np.ndarray:
 
     Parameters
     ----------
-    rounds : int
-        T.
-    seed : int
-        Of NumPy's generator.
+    rounds, seed : int
+        T, and the seed of NumPy's generator.
 
     Returns
     -------
@@ -77,9 +74,10 @@ def drifting(rounds: int, seed: int = 0) -> np.ndarray:
     >>> bool(scores[600:].mean() > 1.5 * scores[300:600].mean())
     True
     """
-    time = np.arange(check_int("rounds", rounds, 0)) / max(rounds, 1)
+    rounds, random = _rounds_and_generator(rounds, seed)
+    time = np.arange(rounds) / max(rounds, 1)
     scale = 0.3 * (1 + 0.5 * np.sin(6 * np.pi * time)) * np.where(time < 2 / 3, 1, 2)
-    return np.clip(scale * np.random.default_rng(check_int("seed", seed, 0)).beta(2, 2, rounds), 0, 1)
+    return np.clip(scale * random.beta(2, 2, rounds), 0, 1)
 
 
 def abrupt(rounds: int, seed: int = 0) -> np.ndarray:
@@ -88,10 +86,8 @@ def abrupt(rounds: int, seed: int = 0) -> np.ndarray:
 
     Parameters
     ----------
-    rounds : int
-        T.
-    seed : int
-        Of NumPy's generator.
+    rounds, seed : int
+        T, and the seed of NumPy's generator.
 
     Returns
     -------
@@ -104,7 +100,7 @@ def abrupt(rounds: int, seed: int = 0) -> np.ndarray:
     >>> bool(means.max() > 2 * means.min())
     True
     """
-    random, rounds = np.random.default_rng(check_int("seed", seed, 0)), check_int("rounds", rounds, 0)
+    rounds, random = _rounds_and_generator(rounds, seed)
     jumps = np.cumsum(random.integers(200, 801, rounds // 200 + 1))
     scale = random.uniform(0.2, 1, jumps.size + 1)[np.searchsorted(jumps, np.arange(rounds), side="right")]
     return scale * random.beta(2, 5, rounds)
@@ -116,10 +112,8 @@ def gradual(rounds: int, seed: int = 0) -> np.ndarray:
 
     Parameters
     ----------
-    rounds : int
-        T.
-    seed : int
-        Of NumPy's generator.
+    rounds, seed : int
+        T, and the seed of NumPy's generator.
 
     Returns
     -------
@@ -132,7 +126,7 @@ def gradual(rounds: int, seed: int = 0) -> np.ndarray:
     >>> bool(scores[-200:].mean() > 2 * scores[:200].mean())
     True
     """
-    random, rounds = np.random.default_rng(check_int("seed", seed, 0)), check_int("rounds", rounds, 0)
+    rounds, random = _rounds_and_generator(rounds, seed)
     return np.linspace(0.2, 1, rounds) * random.beta(2, 5, rounds)
 
 
@@ -142,10 +136,8 @@ def seasonal(rounds: int, seed: int = 0, period: Scalar = 250.0) -> np.ndarray:
 
     Parameters
     ----------
-    rounds : int
-        T.
-    seed : int
-        Of NumPy's generator.
+    rounds, seed : int
+        T, and the seed of NumPy's generator.
     period : float
         Rounds of a swing; a year of trading days by default.
 
@@ -160,7 +152,7 @@ def seasonal(rounds: int, seed: int = 0, period: Scalar = 250.0) -> np.ndarray:
     >>> bool(year[50:75].mean() > 3 * year[175:200].mean())
     True
     """
-    random, rounds = np.random.default_rng(check_int("seed", seed, 0)), check_int("rounds", rounds, 0)
+    rounds, random = _rounds_and_generator(rounds, seed)
     phase = np.arange(rounds) / float(check_float("period", period, 0.0, open_low=True))
     return (0.6 + 0.4 * np.sin(2 * np.pi * phase)) * random.beta(2, 5, rounds)
 
@@ -173,10 +165,8 @@ def heavy_tailed(rounds: int, seed: int = 0) -> np.ndarray:
 
     Parameters
     ----------
-    rounds : int
-        T.
-    seed : int
-        Of NumPy's generator.
+    rounds, seed : int
+        T, and the seed of NumPy's generator.
 
     Returns
     -------
@@ -189,6 +179,10 @@ def heavy_tailed(rounds: int, seed: int = 0) -> np.ndarray:
     >>> np.median(scores).round(2), bool(scores.max() > 0.9)
     (np.float64(0.01), True)
     """
-    uniform = np.random.default_rng(check_int("seed", seed, 0)).random(check_int("rounds", rounds, 0))
-    below = uniform * (1 / 1.01)  # P(X ≤ 1) = 1 - 1/(1 + 1/0.01) = 1/1.01
+    rounds, random = _rounds_and_generator(rounds, seed)
+    below = random.random(rounds) * (1 / 1.01)  # P(X ≤ 1) = 1 - 1/(1 + 1/0.01) = 1/1.01
     return np.minimum(0.01 * below / (1 - below), 1)  # rounding only
+
+
+def _rounds_and_generator(rounds: int, seed: int) -> tuple[int, np.random.Generator]:
+    return check_int("rounds", rounds, 0), np.random.default_rng(check_int("seed", seed, 0))

@@ -8,6 +8,7 @@ of the belief's cdf. They share no code and no algorithm with the package.
 import functools
 import inspect
 import itertools
+import math
 
 import numpy as np
 from scipy import integrate, special, stats
@@ -613,6 +614,57 @@ def delayed_bound(rounds, level, delay, weight, concentration):
     return total
 
 
+def late_loss_discounted(t, known, level, lam, beta):
+    """The same for a belief that is discounted by beta and gives the prior lam besides; uniform prior, [0, 1]."""
+    tau = known + 1
+    if tau == t:
+        return 0.0
+    share = {s: lam + (1 - lam) * beta ** (s - 1) for s in (tau, t)}
+    gained = (1 - lam) * (1 - beta ** (t - tau))
+    kept = min(1.0, share[t] / share[tau], beta ** (t - tau) if known else 1.0)
+    costs = []
+    for p in (level, 1 - level):
+        highest, lowest = min(1, p / share[t]), max(0, 1 - (1 - p) / share[tau])
+        costs.append(p * min(highest - lowest, p * (1 - kept) / share[t], gained / max(share.values())))
+    return max(costs)
+
+
+def group_bound(before, level, root_weight, own_weight, width, mu):
+    """
+    The bound on the regret of a group below a root, term by term, where every score counts for the root.
+
+    `before`: how many scores the root has before each round of the group; `root_weight(n)`: the prior's share in it
+    after n of them; `own_weight(n)`: the root's share in the group in its n-th round; `mu`: least density times width.
+    """
+    steepest, rounds = max(level, 1 - level), len(before)
+    weight = {n: own_weight(n) * (n - 1) / (1 - own_weight(n)) for n in range(2, rounds + 1)}
+    share = {n: root_weight(before[n - 1]) for n in range(2, rounds + 1)}
+    total = 1 + weight[rounds]
+    for n in range(2, rounds + 1):
+        total += min(1, steepest / (2 * weight[n] * share[n] * mu))
+    for n in range(2, rounds):
+        gained = (1 - max(share[n], share[n + 1])) * (1 - before[n - 1] / before[n])
+        total += weight[n] * min(abs(share[n] - share[n + 1]) + gained, 1) + max(weight[n] - weight[n + 1], 0)
+    return steepest * width * total
+
+
+def coverage_band(levels, concentrations, delta):
+    """Least and most covered rounds that iid scores leave with probability delta/2 each, by exact distributions."""
+    found = []
+    for level in levels:
+        ends = []
+        for side in (0, 1):  # each score is covered if its rank is at most this, and only if it is at most that
+            wanted = [level * (n + h) - (h if side == 0 else 0) for n, h in enumerate(concentrations)]
+            top = [n if side == 0 else n + 1 for n in range(len(wanted))]
+            ranks = [min(max(math.ceil(x), 0), most) for x, most in zip(wanted, top, strict=True)]
+            ranks[0] = 0 if side == 0 else 1  # of the first score nothing is known
+            ends.append(count_distribution([rank / (n + 1) for n, rank in enumerate(ranks)]))
+        low = max(k for k in range(len(ends[0])) if ends[0][:k].sum() <= delta / 2)
+        high = min(k for k in range(len(ends[1])) if ends[1][k + 1 :].sum() <= delta / 2)
+        found.append((low, high))
+    return found
+
+
 def half_bets(p, spread):
     """What a jumper's bets pay for p: on nothing, on high and low numbers, and on outer and inner ones."""
     outer = abs(2 * p - 1)
@@ -706,3 +758,24 @@ def jackknife_variance(numbers, length):
     centre = sum(left) / len(left)
     spread = sum((x - centre) ** 2 for x in left) / (len(left) - 1)
     return spread * (len(numbers) - length) ** 2 / (length * len(numbers))
+
+
+def importance_weighted_thresholds(scores, weights, levels, bins, t):
+    """Return quantiles of λ P0 + (1 - λ) Σ w_i δ(edge_i) / Σ w_i on [0, 1], λ = 1/√t, scores at upper edges of bins."""
+    edges, share = np.ceil(np.asarray(scores) * bins) / bins, 1 / np.sqrt(t)
+    share = share if np.sum(weights) > 0 else 1.0
+
+    def cdf(x):
+        known = np.sum(weights * (edges <= x + 1e-13)) / np.sum(weights) if share < 1 else 0.0
+        return share * x + (1 - share) * known
+
+    def smallest(level):
+        low, high = 0.0, 1.0
+        if level == 0:
+            return low
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if cdf(middle) >= level else (middle, high)
+        return high
+
+    return np.array([smallest(level) for level in levels])

@@ -2,6 +2,8 @@
 
 import functools
 import itertools
+import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +14,7 @@ from cases import BELIEFS, PRIORS, sequences
 
 import dpconformal as dpc
 from dpconformal import theory
-from dpconformal.theory import checks as coverage_line
-from dpconformal.theory import checks as optimality
-from dpconformal.theory import path
+from dpconformal.theory import checks, path
 from dpconformal.theory.path import discounted_regret, running_regret
 from dpconformal.theory.regret import bin_cost
 
@@ -113,7 +113,7 @@ def test_bound_and_optimality_hold_on_every_path_and_horizon(name):
     for run in (dpc.replay(learner, every[:, 32:], levels), dpc.replay(learner, every[:, 32:], levels, first.state)):
         for _, one in path.sequences(run):
             here = path.path_of(one)
-            assert np.abs(optimality.optimality_gap(here)).max() < 1e-12
+            assert np.abs(checks.optimality_gap(here)).max() < 1e-12
             fading = here.discount != 1
             found = discounted_regret(here, np.arange(1, 65)) if fading else running_regret(here)
             assert np.all(found.regret <= found.bound + 1e-12)
@@ -222,6 +222,121 @@ def test_bounds_have_the_values_of_their_formulas():
     assert (low, high) == pytest.approx((0.5 - shift - doubt, 0.5 + shift + 1e-4 + doubt))
     risk = theory.excess_risk_bound(10_001, 0.9, 0.1, dpc.priors.Uniform(0, 2))
     assert risk == pytest.approx(2 * doubt + 0.9**2 * 2 / 2 / (np.sqrt(10_001) - 1))
+
+
+SWINGS_100 = 14.8960689  # Σ 1/(√t + 1) over t = 1, …, 100
+
+
+def test_regret_bounds_at_a_hundred_rounds():
+    """Theorems 2 and 5 and the corrected bound, as numbers: m²R/2 · (√100 + 1 + Σ 1/(√t + 1)) and what is added."""
+    assert sum(1 / (math.sqrt(t) + 1) for t in range(1, 101)) == pytest.approx(SWINGS_100, abs=1e-6)
+    # Finds m in the place of m², R²/2, √T in the place of h_T = √T + 1, and a sum that ends a round early or late.
+    assert theory.regret_bound(100, 0.5) == pytest.approx(0.25 / 2 * (11 + SWINGS_100), abs=1e-6)
+    assert theory.regret_bound(100, 0.9, 2.0) == pytest.approx(0.81 * (11 + SWINGS_100), abs=1e-6)
+    assert theory.regret_bound(100, 0.1, 2.0) == theory.regret_bound(100, 0.9, 2.0)
+    assert theory.regret_bound(0, 0.5) == 0.125
+    # Finds m·RT/K (the paper's) for RT/K, K = √T rounded down, and centres that cost a whole bin.
+    plain = theory.regret_bound(101, 0.9, 2.0)
+    assert theory.quantized_regret_bound(101, 0.9, width=2.0) - plain == pytest.approx(2 * 101 / 11)
+    assert theory.quantized_regret_bound(101, 0.9, width=2.0, rounding="nearest") - plain == pytest.approx(101 / 11)
+    # Finds a leash of m²/2 · h_T for h_T/2, and α(high - u) left out or taken at 1 - α.
+    for level, steepest in ((0.1, 0.9), (0.9, 0.9)):
+        want = 2 * (11 / 2 + level + steepest**2 / 2 * SWINGS_100)
+        assert theory.corrected_regret_bound(100, level, 2.0) == pytest.approx(want, abs=1e-6)
+
+
+def test_the_bound_of_very_many_rounds_is_the_integral_above_the_sum():
+    """Beyond 10⁷ rounds Σ 1/(√t + 1) is not added up: finds a wrong antiderivative, and a bound that is too small."""
+    T = 2 * 10**7
+    integral = 2 * math.sqrt(T) - 2 * math.log(1 + math.sqrt(T))
+    assert theory.regret_bound(T, 0.5) == pytest.approx(0.125 * (math.sqrt(T) + 1 + integral), rel=1e-12)
+    swings = float(np.sum(1 / (np.sqrt(np.arange(1, T + 1)) + 1)))
+    assert swings < integral < swings + 1
+
+
+def test_discounted_bounds_at_finite_horizons():
+    # With the theorem's λ, oβ = √(1 - β): finds λ in the place of λ/(1 - λ), β^T left out, and 1 - β for its root.
+    for rounds, beta, level, steepest in ((100, 0.99, 0.5, 0.5), (7, 0.9, 0.2, 0.8)):
+        root = math.sqrt(1 - beta)
+        want = steepest**2 * 3 / 2 * (beta**rounds / (1 - beta) + (2 - beta**rounds) / root)
+        assert theory.discounted_regret_bound(rounds, level, beta, 3.0) == pytest.approx(want, rel=1e-12)
+    # Every outcome of six coins: finds a wrong fourth moment, and powers of β that are one off.
+    for beta, level in ((0.8, 0.5), (0.8, 0.1), (1.0, 0.3)):
+        second = fourth = 0.0
+        for coins in itertools.product((0, 1), repeat=6):
+            chance = math.prod(1 - level if coin else level for coin in coins)
+            total = sum(beta**i * (-level if coin else 1 - level) for i, coin in enumerate(coins))
+            second, fourth = second + chance * total**2, fourth + chance * total**4
+        want = 3 / 2 * second**1.5 / fourth**0.5
+        assert theory.discounted_lower_bound(6, level, beta, 3.0) == pytest.approx(want, rel=1e-12)
+
+
+def test_delayed_bounds_at_a_hundred_rounds():
+    """Term by term, from the formulas of docs/theory.md alone."""
+    kappa = math.sqrt(1 + 2 * 4)
+    cases = (
+        (None, lambda t: 1 / math.sqrt(t), lambda t: math.sqrt(t) + 1),
+        (dpc.schedules.ForDelay(4), lambda t: kappa / (kappa + math.sqrt(t) - 1), lambda t: kappa * (math.sqrt(t) + 1)),
+    )
+    # Finds a delay that is one off, terms e_t of one side only, and a leash or swings of another concentration.
+    for schedule, weight, concentration in cases:
+        for level in (0.1, 0.5):
+            want = 2 * reference.delayed_bound(100, level, 4, weight, concentration)
+            assert theory.delayed_regret_bound(100, level, 4, 2.0, schedule) == pytest.approx(want, rel=1e-12)
+    # A concentration that falls from 5 to 1 after round 6: finds that fall left out, or counted with another factor.
+    for rounds, leash in ((6, 5.0), (9, 1.0 + 4.0)):
+        swings = sum(min(0.8, 0.64 / (2 * (5.0 if t <= 6 else 1.0))) for t in range(1, rounds + 1))
+        found = theory.delayed_regret_bound(rounds, 0.2, 0, schedule=falling)
+        assert found == pytest.approx(0.64 / 2 * leash + swings, rel=1e-12)
+    # With a discount: finds a prior's share without β^(t - 1), gains without 1 - λ, and sums that do not fade.
+    beta, lam, level = 0.9, 0.2, 0.3
+    at_once = theory.discounted_regret_bound(20, level, beta, 2.0, lam)
+    late = [reference.late_loss_discounted(t, max(t - 4, 0), level, lam, beta) for t in range(1, 21)]
+    found = theory.delayed_regret_bound(20, level, 3, 2.0, dpc.schedules.Constant(lam), beta)
+    assert found == pytest.approx(at_once + 2 * np.array(late) @ beta ** np.arange(19, -1, -1.0), rel=1e-12)
+
+
+def test_the_bound_of_a_group_is_the_sum_of_its_terms():
+    """All scores are different, so each counts for the root: the bound follows from when a group had rounds."""
+    rng, context = np.random.default_rng(8), np.array([0, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0, 1])
+    prior = dpc.priors.Histogram([0, 1, 2], [1, 3])  # on a width of 2, with a density of 1/4 at least
+    for weights, bins, root in (
+        ((dpc.schedules.Constant(0.2), dpc.schedules.InverseSqrt()), None, lambda n: 0.2),
+        ((dpc.schedules.Dirichlet(2.0), dpc.schedules.InverseSqrt()), None, lambda n: 2 / (2 + n)),
+    ):
+        learner = dpc.Hierarchical(2, prior, concentrations=weights, bins=bins)
+        run = dpc.replay(learner, 2 * rng.random(12), [0.3, 0.9], context=context)
+        found = theory.group_regret_bound(run).bound
+        for group, level in itertools.product((0, 1), (0.3, 0.9)):
+            # Finds c/(h κ μ) without its 2, R in the place of R², the first round's own term left out, and sums over
+            # v_n and h_n that begin in round 1 or run to N.
+            before = np.flatnonzero(context == group)
+            want = reference.group_bound(before, level, root, lambda n: 1 / math.sqrt(n), 2.0, 2.0 * 0.25)
+            assert float(found.sel(group=group, level=level)) == pytest.approx(want, rel=1e-9)
+
+
+def test_coverage_bounds_of_a_fixed_concentration():
+    """Finds λ_t or h/(n + h) in the place of h/n, α and 1 - α exchanged, ln(1/δ), and n + 1 in the place of n."""
+    doubt = math.sqrt(math.log(2 / 0.2) / (2 * 50))
+    found = theory.coverage_bound(51, [0.3, 0.6], 0.2, dpc.schedules.Dirichlet(5.0))
+    want = [[0.3 - 0.7 * 0.1 - doubt, 0.6 - 0.4 * 0.1 - doubt], [0.3 * 1.1 + 0.02 + doubt, 0.6 * 1.1 + 0.02 + doubt]]
+    np.testing.assert_allclose(found, want, rtol=1e-12)
+    # The larger end of ψ is the lower one at high levels and the upper one at low ones: finds one end taken for both.
+    for level in (0.1, 0.9):
+        risk = theory.excess_risk_bound(51, level, 0.2, dpc.priors.Uniform(0, 3), dpc.schedules.Dirichlet(5.0))
+        assert risk == pytest.approx(3 * doubt + 0.1 * 0.81 * 3 / 2, rel=1e-12)
+
+
+def test_ranks_of_the_bracket_are_those_of_exact_arithmetic():
+    """Finds a floor for a ceiling, n in the place of n + 1, and a concentration not taken off at the lower end."""
+    for n, a, percent in itertools.product((1, 9, 100), (Fraction(1), Fraction(5), Fraction(7, 2)), (5, 50, 87, 90)):
+        level = Fraction(percent, 100)
+        least, most = math.ceil(level * (n + a) - a), math.ceil(level * (n + a))
+        want = Fraction(max(least, 0), n + 1), Fraction(min(most, n + 1), n + 1)
+        found = theory.coverage_bracket(float(level), n, float(a))
+        assert found == pytest.approx([float(end) for end in want], abs=1e-15)
+        asked = min((level * (n + 1) + a) / (n + a), 1)
+        assert theory.corrected_level(float(level), n, float(a)) == pytest.approx(float(asked), abs=1e-15)
 
 
 def test_bins_cost_one_bin_or_half_of_it_a_round_at_any_level():
@@ -385,7 +500,7 @@ def test_the_band_of_coverage_frequencies_holds_at_its_rate(simulated):
     _, _, _, run = simulated
     outside = []
     for _, one in path.sequences(run._replace(thresholds=run.thresholds[:500], scores=run.scores[:500])):
-        outside.append(coverage_line.coverage(one, path.path_of(one), 0.1).round > 0)
+        outside.append(checks.coverage_check(one, path.path_of(one), 0.1).round > 0)
     assert np.all(np.mean(outside, axis=0) <= 0.1 + 3 * np.sqrt(0.09 / 500))
     rising = np.linspace(0, 1, 2000)
     assert not theory.certify(dpc.replay(dpc.Exact(), rising, [0.5, 0.9])).passed

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import reference
 import xarray as xr
 from cases import BELIEFS, sequences
 
@@ -114,6 +115,37 @@ def test_a_smaller_delta_widens_the_band(run):
     wide, narrow = (certify(run, delta).dataset.sel(check="coverage") for delta in (1e-4, 0.2))
     assert np.all(wide.low < narrow.low)
     assert np.all(wide.high > narrow.high)
+
+
+def test_the_band_of_coverage_is_that_of_exact_counts():
+    """δ/2 on each side. Finds δ or δ/4 there, n in the place of n + 1, and the concentration of another schedule."""
+    scores, levels = IID[:40], [0.47, 0.83]
+    for schedule, weights in (
+        (None, np.sqrt(np.arange(1, 41)) + 1),
+        (dpc.schedules.Dirichlet(3.0), np.full(40, 3.0)),
+    ):
+        found = certify(dpc.replay(dpc.Exact(schedule=schedule), scores, levels), delta=0.06).dataset
+        band = found.sel(check="coverage")
+        want = np.array(reference.coverage_band(levels, weights, 0.06)) / 40
+        np.testing.assert_allclose(band.low, want[:, 0], atol=1e-12)
+        np.testing.assert_allclose(band.high, want[:, 1], atol=1e-12)
+        for other in (0.03, 0.12):  # the band is not that of another δ by chance
+            assert not np.allclose(np.array(reference.coverage_band(levels, weights, other)) / 40, want)
+
+
+def test_the_band_of_a_group_has_its_share_of_delta():
+    """δ/G to each of G groups, half of it on each side. Finds δ that is not divided, or divided by all nodes."""
+    weights = dpc.schedules.Constant(0.2), dpc.schedules.InverseSqrt()
+    learner, context = dpc.Hierarchical(3, concentrations=weights), np.arange(120) % 3
+    found = certify(dpc.replay(learner, IID[:120], [0.47, 0.83], context=context), delta=0.2).dataset
+    band = found.sel(check="coverage")
+    concentrations = np.sqrt(np.arange(1, 41)) + 1
+    want = np.array(reference.coverage_band([0.47, 0.83], concentrations, 0.2 / 3)) / 40
+    for group in range(3):
+        np.testing.assert_allclose(band.low.sel(group=group), want[:, 0], atol=1e-12)
+        np.testing.assert_allclose(band.high.sel(group=group), want[:, 1], atol=1e-12)
+    for other in (0.2, 0.2 / 4, 0.2 / 6):
+        assert not np.allclose(np.array(reference.coverage_band([0.47, 0.83], concentrations, other)) / 40, want)
 
 
 def test_a_run_in_two_parts_passes_in_both(run):

@@ -18,9 +18,8 @@ from scipy import stats
 
 import dpconformal as dpc
 from dpconformal.cli import demo
-from dpconformal.cli.compare import measured, record_errors
+from dpconformal.cli.compare import draw_comparison, measure_runs, standard_errors
 from dpconformal.cli.options import KINDS, Settings, make_learners, make_prior
-from dpconformal.cli.pictures import draw_comparison
 from dpconformal.files import Recorded
 
 mpl.use("Agg")
@@ -194,8 +193,8 @@ def test_compare_prints_a_table_and_draws_a_picture(run, tmp_path):
     assert [float(row[1]), float(row[2])] == pytest.approx(dpc.metrics.coverage(ogd), abs=5e-4)
     assert int(row[3]) == frame.loc[1, "crossings"]
     thresholds = {"ogd": np.asarray(ogd.thresholds)}
-    recorded = Recorded("scores.csv", [""], [SCORES])
-    figure = draw_comparison(thresholds, recorded, measured(thresholds, recorded, close), close, 0.55)
+    recorded = Recorded("scores.csv", [""], SCORES, np.array([SCORES.size]))
+    figure = draw_comparison(thresholds, recorded, measure_runs(thresholds, recorded, close), close, 0.55)
     np.testing.assert_allclose(figure.axes[2].lines[0].get_ydata(), dpc.metrics.coverage(ogd) - close, atol=1e-12)
     code, _, err = run("compare", "scores.csv", "--level", "0.7")
     assert code == 2
@@ -204,7 +203,12 @@ def test_compare_prints_a_table_and_draws_a_picture(run, tmp_path):
 
 def test_errors_of_several_series_add_up_and_one_score_has_none():
     first, second = SCORES[:100], SCORES[100:141]
-    of = lambda *series: record_errors(dpc.ERM(), Recorded("x", ["a", "b"][: len(series)], list(series)), [0.5, 0.9])  # noqa: E731
+
+    def of(*series):
+        lengths = np.array([len(one) for one in series])
+        recorded = Recorded("x", ["a", "b"][: len(series)], np.concatenate(series), lengths)
+        return standard_errors(dpc.ERM(), recorded, [0.5, 0.9])
+
     alone, both = [of(first), of(second)], of(first, second)
     for name, error in both.items():
         np.testing.assert_allclose(error, np.hypot(*(one[name] for one in alone)) / 2)

@@ -12,6 +12,7 @@ from cases import ALL
 import dpconformal as dpc
 
 ROOT = pathlib.Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 mpl.use("Agg")
 
 
@@ -19,6 +20,7 @@ mpl.use("Agg")
     "page",
     [
         "README.md",
+        "CONTRIBUTING.md",
         *(f"docs/{name}.md" for name in ("getting_started", "sets", "speed", "baselines", "theory", "experiments")),
         *(f"docs/{name}.md" for name in ("dirichlet", "diagnostics", "exchangeability", "panels")),
         *(f"docs/{name}.md" for name in ("automatic", "delay", "groups")),
@@ -82,7 +84,7 @@ def test_every_page_is_in_the_table_of_contents_and_links_lead_somewhere():
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index", "learners"}
     listed = re.findall(r"^([\w]+)$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
     assert set(listed) == pages
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for path in PAGES:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
             assert (path.parent / link).exists(), f"{path.name}: {link}"
         for image in re.findall(r"\{image\} (\S+)", path.read_text()):
@@ -98,7 +100,7 @@ def headings(path):
 
 def test_links_to_headings_lead_to_one():
     """Finds links whose page exists and whose anchor does not: they lead to the top of the page."""
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for path in PAGES:
         for page, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", path.read_text()):
             assert anchor in headings(path.parent / page if page else path), f"{path.name}: {page}#{anchor}"
 
@@ -106,13 +108,31 @@ def test_links_to_headings_lead_to_one():
 def test_pages_name_commands_that_there_are():
     """Finds targets of make that are gone or left out, and installations of what was never released."""
     targets = set(re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split())
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for path in PAGES:
         text = path.read_text()
         assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets, path.name
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "dpconformal").rglob("*.py")]:
+    for path in [*PAGES, *(ROOT / "dpconformal").rglob("*.py")]:
         assert "pip install 'dpconformal" not in path.read_text(), f"{path.name}: say how from a clone"
-    listed = re.findall(r"^make ([a-z-]+)", (ROOT / "docs" / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     assert set(listed) == targets - {"help", "demo", "clean"}
+
+
+def test_the_map_of_the_package_is_complete():
+    """Finds folders and modules that moved: the table of CONTRIBUTING names each of them once."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Where things live")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    folders = {f"{path.parent.name}/" for path in (ROOT / "dpconformal").glob("*/__init__.py")}
+    modules = {path.name for path in (ROOT / "dpconformal").glob("*.py") if not path.name.startswith("__")}
+    assert sorted(named) == sorted(folders | modules)
+
+
+def test_modules_that_pages_name_are_there():
+    """Finds files of the package, of the tests and of the docs that a page names and that moved."""
+    for path in PAGES:
+        for name in re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|md|csv|toml))`", path.read_text()):
+            there = [ROOT / name, ROOT / "dpconformal" / name]
+            assert any(place.exists() for place in there), f"{path.name}: {name}"
 
 
 def test_monotone_on_a_card_means_a_belief():
@@ -127,7 +147,7 @@ def test_monotone_on_a_card_means_a_belief():
 def test_the_tests_that_hold_promises_are_there():
     """Would find a promise whose test was renamed or taken away."""
     named, there = set(), {path.name for path in (ROOT / "tests").rglob("*.py")}
-    for page in ("SECURITY", "reliability"):
+    for page in ("SECURITY", "reliability", "theory"):
         named |= set(re.findall(r"\btest_\w+(?:\.py)?", (ROOT / "docs" / f"{page}.md").read_text()))
     there |= {
         name for path in (ROOT / "tests").glob("test_*.py") for name in re.findall(r"def (\w+)", path.read_text())

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dpconformal.files import arrays as array_files
 from dpconformal.files import csv as csv_files
-from dpconformal.files import open_scores, read_scores, several, staged
+from dpconformal.files import open_scores, read_scores, several, staging_folder
 from dpconformal.files.csv import Text
 
 
@@ -285,13 +285,13 @@ def test_no_text_is_read_wrongly(text):
 
 def test_results_appear_whole_or_not_at_all(tmp_path):
     folder = tmp_path / "new" / "results"
-    with staged(folder) as stage:
+    with staging_folder(folder) as stage:
         (stage / "a.txt").write_text("a")
         assert not (folder / "a.txt").exists()
     assert [file.name for file in folder.iterdir()] == ["a.txt"]
 
     def fail(where):
-        with staged(where) as stage:
+        with staging_folder(where) as stage:
             (stage / "a.txt").write_text("half")
             raise RuntimeError("in the middle")
 
@@ -309,7 +309,7 @@ def test_results_appear_whole_or_not_at_all(tmp_path):
     (folder / "b.txt" / "x").write_text("")
 
     def write_both():
-        with staged(folder) as stage:
+        with staging_folder(folder) as stage:
             (stage / "a.txt").write_text("new")
             (stage / "b.txt").write_text("")
 

@@ -10,7 +10,6 @@ from scipy import integrate, stats
 import dpconformal as dpc
 from dpconformal import priors
 from dpconformal.theory import moments
-from dpconformal.theory import moments as densities
 
 N = 401
 TWINS = {
@@ -94,7 +93,7 @@ def test_what_the_theorems_know_of_them(pair):
     a, b = np.array([0.0, 0.1, 0.5, -1.0]), np.array([0.3, 4.0, 0.6, 2.0])
     grids = np.linspace(a, b, 2001)
     np.testing.assert_allclose(
-        densities.least_density(ours, a, b), np.where(a >= 0, twin.pdf(grids).min(axis=0), 0), rtol=1e-6, atol=1e-12
+        moments.least_density(ours, a, b), np.where(a >= 0, twin.pdf(grids).min(axis=0), 0), rtol=1e-6, atol=1e-12
     )
 
 

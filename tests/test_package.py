@@ -1,6 +1,7 @@
 """The package as a whole: importing it is harmless, its public names are there, its modules stay in order."""
 
 import ast
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -22,10 +23,43 @@ import jax, sys
 before = dict(jax.config.values)
 import dpconformal
 assert jax.config.values == before
-heavy = "arviz_base arviz_stats arviz_plots numpyro matplotlib rich typer pandas xarray scipy.stats arch sklearn"
-print([module for module in [*heavy.split(), "pyarrow"] if module in sys.modules])
+heavy = "arviz_base arviz_stats arviz_plots numpyro matplotlib rich typer pandas xarray scipy arch sklearn".split()
+heavy += ["pyarrow"]
+heavy += [f"dpconformal.{name}" for name in "cli diagnostics dirichlet experiments metrics panel plots theory".split()]
+print([module for module in heavy if module in sys.modules])
 """
     assert run_python(code) == "[]"
+
+
+def test_names_that_are_imported_late_are_what_their_modules_have():
+    """Finds a function that the folder of its name hides, and a name that only type checkers see."""
+    code = """
+import pickle, sys, types
+import dpconformal as dpc
+assert not [name for name in dpc.__all__ if name not in dir(dpc)]
+assert "dpconformal.diagnostics" not in sys.modules
+import dpconformal.report.page, dpconformal.replay
+from dpconformal import *
+from dpconformal import diagnostics, replay, report
+assert diagnostics is dpc.diagnostics is sys.modules["dpconformal.diagnostics"]
+assert isinstance(dpc.replay, types.FunctionType) and isinstance(dpc.report, types.FunctionType)
+assert pickle.loads(pickle.dumps([dpc.report, dpc.Aggregate])) == [report, Aggregate]
+try:
+    dpc.nothing
+except AttributeError as error:
+    print(error)
+"""
+    assert run_python(code) == "module 'dpconformal' has no attribute 'nothing'"
+
+
+def test_type_checkers_see_what_is_imported_late():
+    seen = {}
+    for node in ast.walk(ast.parse((ROOT / "__init__.py").read_text())):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            seen = {alias.name: inner.module for inner in node.body for alias in inner.names}
+    assert seen.keys() == {*dpc._MODULES, *dpc._MODULE_OF}
+    for name, module in seen.items():
+        assert getattr(dpc, name) is getattr(importlib.import_module(module), name)
 
 
 def test_works_as_it_is_without_any_setting():
@@ -64,7 +98,7 @@ def test_imports_point_one_way():
     """Down this list only: a module imports from its own layer or those above it."""
     names = (
         "pytree validation learner schedules rates priors rounds engine streams runs replay beliefs baselines "
-        "compositions martingales checkpoints metrics scores models conformal online theory display plots dirichlet "
+        "compositions martingales checkpoints metrics scores models conformal theory display plots dirichlet "
         "diagnostics experiments report panel __init__ files cli __main__"
     )
     layers = names.split()

@@ -14,8 +14,8 @@ from dpconformal.engine import kernel
 from dpconformal.engine import kernel as threads
 from dpconformal.engine.totals import totals_of
 from dpconformal.metrics.loss import best_threshold
-from dpconformal.panel import blocks
-from dpconformal.panel.blocks import METRICS
+from dpconformal.panel import replaying
+from dpconformal.panel.replaying import METRICS
 
 LEVELS = np.array([0.0, 0.3, 0.9, 1.0])
 LEARNERS = {
@@ -209,7 +209,7 @@ def test_32_bits_stay_32_bits(scores):
 
 def test_a_task_keeps_to_one_core(monkeypatch, scores):
     seen = []
-    for module in (kernel, blocks):
+    for module in (kernel, replaying):
         real = module.blocks_of_sequences
         monkeypatch.setattr(
             module, "blocks_of_sequences", lambda *given, real=real: seen.append(threads.cores()) or real(*given)

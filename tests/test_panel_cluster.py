@@ -25,8 +25,8 @@ from test_panel_files import COLUMNS, parquet, table
 import dpconformal as dpc
 from dpconformal.cli import panel as clusters
 from dpconformal.cli import panel as command
-from dpconformal.panel import gathering
-from dpconformal.panel.storing import begin, regions_of, write_regions
+from dpconformal.panel import long
+from dpconformal.panel.storing import create_store, regions_of, write_regions
 
 pytestmark = pytest.mark.xdist_group("cluster")
 LEVELS = [0.5, 0.9]
@@ -35,7 +35,7 @@ LEVELS = [0.5, 0.9]
 @pytest.fixture(scope="module")
 def own_cluster():
     """What --workers 2 starts: processes that ask for a certificate."""
-    with clusters.processes(2) as own:
+    with clusters.local_cluster(2) as own:
         yield own
 
 
@@ -63,8 +63,8 @@ def client(own_cluster):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Let even small panels have several chunks."""
-    monkeypatch.setattr(gathering, "SMALLEST", 1)
-    monkeypatch.setattr(gathering, "CHUNKS", 8)
+    monkeypatch.setattr(long, "SMALLEST", 1)
+    monkeypatch.setattr(long, "CHUNKS", 8)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_workers_give_what_one_process_gives(client):
     pids = client.run(os.getpid)
     assert len(set(pids.values())) == 2
     assert os.getpid() not in pids.values()
-    assert all(client.run(lambda: "dpconformal.panel.replaying" in sys.modules).values())
+    assert all(client.run(lambda: "dpconformal.panel" in sys.modules).values())
     stream = np.random.default_rng(1).random(1000)
     learner = dpc.Quantized(50, discount=0.99)
     state = dpc.fit_belief(da.from_array(stream, chunks=90), learner)
@@ -125,7 +125,7 @@ def test_a_worker_is_killed_in_the_middle(client, tmp_path):
 
     chunked = array.chunk(series=2)
     lazy = dpc.replay_panel(chunked.copy(data=chunked.data.map_blocks(fatal, dtype=float)), dpc.Exact(), LEVELS)
-    begin(lazy, tmp_path / "panel.zarr")
+    create_store(lazy, tmp_path / "panel.zarr")
     regions = dict(enumerate(regions_of(lazy, ["series"])))
     done = []
     write_regions(lazy, tmp_path / "panel.zarr", regions, client, done.append)

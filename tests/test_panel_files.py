@@ -7,16 +7,16 @@ import pytest
 import xarray as xr
 
 import dpconformal as dpc
-from dpconformal.panel import gathering
+from dpconformal.panel import long
 from dpconformal.panel import storing as opening
-from dpconformal.panel.gathering import series_of_a_chunk
+from dpconformal.panel.long import series_of_a_chunk
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Let even small panels have several chunks."""
-    monkeypatch.setattr(gathering, "SMALLEST", 1)
-    monkeypatch.setattr(gathering, "CHUNKS", 4)
+    monkeypatch.setattr(long, "SMALLEST", 1)
+    monkeypatch.setattr(long, "CHUNKS", 4)
 
 
 def table(series=23, longest=12, seed=0, day_by_day=True):

@@ -1,5 +1,7 @@
 """The page about a run: what it holds, what it refuses, and how it behaves in a browser."""
 
+import base64
+import errno
 import json
 import os
 import re
@@ -9,10 +11,11 @@ import numpy as np
 import pytest
 
 import dpconformal as dpc
+from dpconformal.diagnostics.coverage import window_band
 from dpconformal.report import page, report, series
 from dpconformal.report import series as losses
 from dpconformal.report.curves import blocks_of, counts_in
-from dpconformal.report.series import packed_counts, packed_rows, plain, unpacked_counts, unpacked_rows
+from dpconformal.report.series import INFINITY, LAST, MINUS_INFINITY, NOTHING, as_plain, pack_counts, pack_rows
 
 ROUNDS, LEVELS = 500, [0.5, 0.9, 0.9555]
 SOME = [0.0, 0.1, 0.5, 0.777, 0.9, 0.9555, 1.0]
@@ -23,6 +26,20 @@ def held(path):
     """What a page holds, read as a browser does: up to the first end of the script."""
     text = path.read_text(encoding="utf-8")
     return json.loads(text.split('id="data">')[1].split("</script>")[0])
+
+
+def unpack_rows(packed):
+    """Decode the rows of a table, as the page does."""
+    low, high = (np.array(packed[end])[:, None] for end in ("low", "high"))
+    codes = np.frombuffer(base64.b64decode(packed["codes"]), "<u2").reshape(low.size, -1)
+    rows = low + codes * (high / LAST - low / LAST)
+    for code, value in ((MINUS_INFINITY, -np.inf), (INFINITY, np.inf), (NOTHING, np.nan)):
+        rows = np.where(codes == code, value, rows)
+    return rows
+
+
+def unpack_counts(packed):
+    return np.frombuffer(base64.b64decode(packed["codes"]), f"<u{packed['bytes']}").astype(int)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +75,7 @@ def test_thresholds_are_those_of_a_replay_at_that_level(written, again):
     packed = one["thresholds"]
     steps = (np.array(packed["high"]) - np.array(packed["low"]))[here, None] / 65532
     expected = np.asarray(again.thresholds)[np.array(one["ends"]) - 1].T
-    assert np.all(np.abs(unpacked_rows(packed)[here] - expected) <= steps / 2 + 1e-12)
+    assert np.all(np.abs(unpack_rows(packed)[here] - expected) <= steps / 2 + 1e-12)
     np.testing.assert_allclose(np.array(one["following"])[here], again.thresholds[-1], rtol=1e-6)
 
 
@@ -67,18 +84,18 @@ def test_counts_are_those_of_covered(written, again):
     one = data["series"][0]
     blocks = blocks_of(ROUNDS)
     hits = dpc.metrics.covered(again._replace(thresholds=again.thresholds[:-1], scores=again.scores[:-1]))
-    counts = unpacked_counts(one["covered"]).reshape(len(data["levels"]), -1)
+    counts = unpack_counts(one["covered"]).reshape(len(data["levels"]), -1)
     np.testing.assert_array_equal(counts[places(data)], counts_in(hits, blocks).T)
     curve = dpc.diagnostics.coverage_curve(again._replace(thresholds=again.thresholds[:-1], scores=again.scores[:-1]))
-    low, high = unpacked_rows(one["interval"])[:, places(data)]
+    low, high = unpack_rows(one["interval"])[:, places(data)]
     np.testing.assert_allclose([low, high], [curve.low, curve.high], atol=1e-5)
 
 
 def test_the_window_is_a_tenth_of_the_run_and_its_band_that_of_one_window(written):
     one = held(written)["series"][0]
     assert one["window"] == {"blocks": 25, "rounds": 50}
-    band = unpacked_rows(one["chance"])[:, 900] * 50  # level 0.9
-    np.testing.assert_allclose(band, dpc.diagnostics.coverage.window_band(0.9, 50, 50), atol=0.01)
+    band = unpack_rows(one["chance"])[:, 900] * 50  # level 0.9
+    np.testing.assert_allclose(band, window_band(0.9, 50, 50), atol=0.01)
 
 
 def test_the_histogram_is_that_of_the_pits(run, written):
@@ -190,7 +207,7 @@ def test_a_method_without_a_distribution_has_the_levels_asked_for(tmp_path):
     data = held(report(run, tmp_path / "aci.html"))
     one = data["series"][0]
     assert (data["levels"], data["steps"], one["pit"], one["kind"]) == ([0.5, 0.9], None, None, "borrowed")
-    np.testing.assert_allclose(unpacked_rows(one["thresholds"]), run.thresholds[:, ::-1].T, atol=1e-5)
+    np.testing.assert_allclose(unpack_rows(one["thresholds"]), run.thresholds[:, ::-1].T, atol=1e-5)
     expected = dpc.ACI([0.5, 0.9]).quantile(run.state, [0.5, 0.9])
     np.testing.assert_allclose(one["following"], expected, rtol=1e-6)
 
@@ -214,7 +231,7 @@ def test_infinite_thresholds(tmp_path):
     run = dpc.replay(dpc.SplitConformal(), dpc.streams.iid(60), [0.5, 0.95])
     data = held(report(run, tmp_path / "split.html"))
     one = data["series"][0]
-    rows = unpacked_rows(one["thresholds"])[data["asked"]]
+    rows = unpack_rows(one["thresholds"])[data["asked"]]
     np.testing.assert_array_equal(np.isinf(rows), np.isinf(run.thresholds.T))
     np.testing.assert_allclose(rows[:, 30:], run.thresholds[30:].T, atol=1e-5)
     assert one["following"][-1] == "inf"
@@ -233,7 +250,7 @@ def test_a_head_answers_every_level_too(tmp_path):
 def test_a_run_that_carries_on_is_replayed_from_where_it_started(run, tmp_path):
     later = dpc.replay(dpc.Exact(), dpc.streams.iid(40, seed=1), [0.5], state=run.state)
     data = held(report(later, tmp_path / "later.html"))
-    row = unpacked_rows(data["series"][0]["thresholds"])[[100, 500]]
+    row = unpack_rows(data["series"][0]["thresholds"])[[100, 500]]
     expected = dpc.replay(dpc.Exact(), dpc.streams.iid(40, seed=1), [0.1, 0.5], state=run.state)
     np.testing.assert_allclose(row, expected.thresholds.T, atol=1e-5)
 
@@ -284,10 +301,10 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
 
-    def fail(*_):
-        raise OSError("no space left")
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(os, "rename", fail)
     with pytest.raises(OSError, match="no space left"):
         report(GOOD, path)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
@@ -298,12 +315,12 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
 
 def test_encoding_keeps_what_it_can():
     rows = np.array([[1e300, -1e300, 0.0, np.inf], [np.nan, np.nan, -np.inf, np.nan], [5.0, 5.0, 5.0, 5.0]])
-    found = unpacked_rows(packed_rows(rows))
+    found = unpack_rows(pack_rows(rows))
     np.testing.assert_allclose(found[0], rows[0], atol=2e295)
     np.testing.assert_array_equal(found[1:], rows[1:])
     counts = np.array([0, 255, 70_000])
-    np.testing.assert_array_equal(unpacked_counts(packed_counts(counts, 70_000)), counts)
-    assert plain([True, np.int32(3), -np.inf, "a"]) == [True, 3, "-inf", "a"]
+    np.testing.assert_array_equal(unpack_counts(pack_counts(counts, 70_000)), counts)
+    assert as_plain([True, np.int32(3), -np.inf, "a"]) == [True, 3, "-inf", "a"]
 
 
 @pytest.fixture(scope="module")

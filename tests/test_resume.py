@@ -20,7 +20,7 @@ import dpconformal as dpc
 from dpconformal.checkpoints.journal import Journal
 from dpconformal.cli import resumable_job, work_units
 from dpconformal.cli.work_units import order_statistics, tally
-from dpconformal.files import Recorded, open_scores, spool
+from dpconformal.files import Recorded, copy_to_disk, open_scores
 from dpconformal.files import arrays as array_files
 from dpconformal.files import arrays as parquet_files
 from dpconformal.files import csv as text_files
@@ -83,7 +83,7 @@ def test_replay_goes_on_to_the_same_bytes(run, monkeypatch, tmp_path, learner):
     done, real = [], work_units.replay_batch
     monkeypatch.setattr(work_units, "replay_batch", lambda *given, **named: done.append(given) or real(*given, **named))
     assert run(*words, "--out", "cut", "--resume")[0] == 0
-    recorded = Recorded("", [""], [SCORES])
+    recorded = Recorded("", [""], SCORES, np.array([SCORES.size]))
     assert len(done) == len(work_units.plan(done[0][0], recorded, 4)) - 1 > 0
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
@@ -280,7 +280,7 @@ def test_files_read_in_blocks_are_read_the_same(size, monkeypatch, tmp_path):
     for number, file in enumerate(("a.csv", "a.parquet")):
         (tmp_path / str(number)).mkdir()
         source = open_scores(tmp_path / file, "score", "store")
-        found = spool(source, tmp_path / str(number), lambda source, block: None)
+        found = copy_to_disk(source, tmp_path / str(number), lambda source, block: None)
         assert found.names == list(want)
         for mine, wanted in zip(found.scores, want.values(), strict=True):
             np.testing.assert_array_equal(mine, wanted)
@@ -297,10 +297,7 @@ def test_files_read_in_blocks_are_read_the_same(size, monkeypatch, tmp_path):
 
 
 def test_reading_goes_on_where_it_was(monkeypatch, tmp_path):
-    from dpconformal.files import reading
-
-    module = sys.modules["dpconformal.files.recorded"]
-    assert reading
+    module = sys.modules["dpconformal.files.reading"]
     pd.DataFrame({"score": SCORES}).to_csv(tmp_path / "scores.csv", index=False)
     monkeypatch.setattr(text_files, "BYTES", 300)
     monkeypatch.setattr(module, "_EVERY", 0.0)
@@ -313,18 +310,18 @@ def test_reading_goes_on_where_it_was(monkeypatch, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        spool(source, tmp_path, stops)
-    found = spool(source, tmp_path, stops)
+        copy_to_disk(source, tmp_path, stops)
+    found = copy_to_disk(source, tmp_path, stops)
     assert seen[5] == seen[4]  # none again but the one that was not done
     np.testing.assert_array_equal(found.scores[0], SCORES)
     assert not (tmp_path / "reading.dpc").exists()
 
 
 def test_a_note_without_its_file_is_not_believed(monkeypatch, tmp_path):
-    module = sys.modules["dpconformal.files.recorded"]
+    module = sys.modules["dpconformal.files.reading"]
     pd.DataFrame({"score": SCORES}).to_csv(tmp_path / "scores.csv", index=False)
     module.note(tmp_path / "reading.dpc", "reading", {"where": 100, "rows": 13}, {})
-    found = spool(open_scores(tmp_path / "scores.csv"), tmp_path, lambda source, block: None)
+    found = copy_to_disk(open_scores(tmp_path / "scores.csv"), tmp_path, lambda source, block: None)
     np.testing.assert_array_equal(found.scores[0], SCORES)
 
 
@@ -438,17 +435,17 @@ def test_the_job_is_told_apart_from_another_version(run, monkeypatch, tmp_path):
     code, _, err = run("replay", "scores.csv", "--learner", "quantized", "--resume")
     assert code == 2
     assert "the unfinished run has jax = 0.0" in err.replace("\n", " ")
-    assert resumable_job.again().startswith("dpconformal replay")
+    assert resumable_job.resume_command().startswith("dpconformal replay")
 
 
 def test_passes_cover_every_round_once():
     rng = np.random.default_rng(0)
     for count, longest in ((1, 300), (5, 40), (3, 1000)):
         lengths = [longest, *rng.integers(1, longest, count - 1)]
-        recorded = Recorded("", [str(k) for k in range(count)], [rng.random(n) for n in lengths])
+        recorded = Recorded("", [str(k) for k in range(count)], rng.random(sum(lengths)), np.array(lengths))
         for learner in (dpc.ERM(), dpc.Quantized(8)):
             rows = np.zeros(recorded.total, int)
-            for found, _ in work_units.replayed(learner, recorded, [0.5], work_units.plan(learner, recorded, 1)):
+            for found, _ in work_units.replay_passes(learner, recorded, [0.5], work_units.plan(learner, recorded, 1)):
                 for row, some in found:
                     rows[row : row + len(some)] += 1
             assert (rows == 1).all()

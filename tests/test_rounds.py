@@ -1,5 +1,8 @@
 """Rounds are padded to few lengths, so that a new length is not a new program, and padding leaves no trace."""
 
+import pathlib
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -44,6 +47,31 @@ def test_a_new_length_is_not_a_new_program(name, batch):
     assert _compiled[before:] == []
 
 
+def _calls(learner, scores):
+    """Count our functions that a warm replay calls, and their files and calls."""
+    dpc.replay(learner, scores, GRID)
+    root, calls = str(pathlib.Path(dpc.__file__).parent), []
+
+    def note(frame, event, argument):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(root):
+            calls.append((code.co_filename, code.co_qualname))
+
+    sys.setprofile(note)
+    dpc.replay(learner, scores, GRID)
+    sys.setprofile(None)
+    return len(set(calls)), len({file for file, _ in calls}), len(calls)
+
+
+def test_a_warm_replay_passes_few_functions():
+    # Finds layers that only hand on, and checks that are made again for what was checked before.
+    scores = np.random.default_rng(0).random(100)
+    functions, files, _ = _calls(dpc.Exact(), scores)
+    assert functions <= 25
+    assert files <= 10
+    assert _calls(dpc.auto(bins=16), scores)[2] <= 120
+
+
 def test_lengths_are_few_and_waste_little():
     rounds = np.arange(1, 300_000, 37)
     lengths = np.array([padded_length(int(n)) for n in rounds])
@@ -54,11 +82,12 @@ def test_lengths_are_few_and_waste_little():
 
 def test_a_part_of_the_rounds_takes_what_belongs_to_them():
     scores = np.arange(6.0).reshape(2, 3)
-    rounds = Rounds(scores, np.arange(3.0)[:, None], scores > 1, {"group": scores}, Rounds(scores, None))
+    rounds = Rounds(scores, np.arange(3.0)[:, None], scores > 1, {"group": scores}, scores, Rounds(scores))
     part = rounds.part(slice(1, 3))
     np.testing.assert_array_equal(part.scores, scores[:, 1:])
     np.testing.assert_array_equal(part.levels, [[1.0], [2.0]])
     np.testing.assert_array_equal(part.context["group"], scores[:, 1:])
+    np.testing.assert_array_equal(part.weights, scores[:, 1:])
     np.testing.assert_array_equal(part.feedback.scores, scores[:, 1:])
     longer = rounds.padded()
     assert longer.scores.shape == (2, 64)

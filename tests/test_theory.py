@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 import dpconformal as dpc
 from dpconformal import theory
 from dpconformal.priors import Beta, Histogram, Mixture, TruncatedNormal, Uniform, from_numpyro
-from dpconformal.theory import checks as coverage_line
-from dpconformal.theory import moments
-from dpconformal.theory import moments as densities
+from dpconformal.theory import iid, moments
 
 LEVELS = np.array([0.0, 0.1, 0.5, 0.83, 1.0])
 EDGES = [0.1, 0.15, 0.6]
@@ -116,6 +114,26 @@ def test_concentration():
         theory.concentration([3, 0])
 
 
+@pytest.mark.core
+def test_concentrations_of_other_schedules():
+    """Finds κ = √(1 + h) for √(1 + 2h), h_1 in the place of h_2, and λt/(1 - λ) for λ(t - 1)/(1 - λ)."""
+    t = np.array([1.0, 2.0, 9.0, 100.0])
+    np.testing.assert_allclose(theory.concentration(t, dpc.schedules.ForDelay(4)), [6.0, 3 + 3 * 2**0.5, 12.0, 33.0])
+    lam = 3 / (3 + np.sqrt(t[1:]) - 1)
+    np.testing.assert_allclose(lam * (t[1:] - 1) / (1 - lam), theory.concentration(t[1:], dpc.schedules.ForDelay(4)))
+    np.testing.assert_allclose(theory.concentration(t, dpc.schedules.Constant(0.2)), [0.25, 0.25, 2.0, 24.75])
+
+
+def test_the_objective_is_the_sum_of_its_terms():
+    """Finds h of another round than the coming one, weights that fade from the wrong end, and λ for λ/(1 - λ)."""
+    scores, r, level = np.array([0.2, 0.9, 0.6]), 0.4, 0.3
+    psi, losses = r**2 / 2 - level * r + level / 2, np.array([0.7 * 0.2, 0.3 * 0.5, 0.3 * 0.2])
+    assert theory.ftrl_objective(r, scores, level) == pytest.approx(3 * psi + losses.sum())  # h_4 = √4 + 1
+    found = theory.ftrl_objective(r, scores, level, schedule=dpc.schedules.Constant(0.2), discount=0.9)
+    weight = (0.2 / 0.8 + 0.9**3) / (1 - 0.9)
+    assert found == pytest.approx(weight * psi + 0.9 ** np.array([2, 1, 0]) @ losses)
+
+
 SCHEDULES = {
     "inverse_sqrt": {},
     "dirichlet": {"schedule": dpc.schedules.Dirichlet(3.0)},
@@ -191,8 +209,8 @@ def test_bad_arguments_are_named(call, complaint):
 def test_counts_of_independent_events(chances, tail):
     chances = np.array(chances)
     exact = reference.count_distribution(chances)
-    np.testing.assert_allclose(coverage_line._distribution(chances)[: exact.size], exact, atol=1e-14)
-    most, least = coverage_line.upper_count(chances, tail), coverage_line.lower_count(chances, tail)
+    np.testing.assert_allclose(iid._distribution(chances)[: exact.size], exact, atol=1e-14)
+    most, least = iid.upper_count(chances, tail), iid.lower_count(chances, tail)
     assert exact[most + 1 :].sum() <= tail + 1e-9
     assert exact[:least].sum() <= tail + 1e-9
     assert most < 0 or exact[most:].sum() > tail - 1e-9  # no smaller number will do
@@ -201,7 +219,7 @@ def test_counts_of_independent_events(chances, tail):
 
 def test_many_events_fall_back_on_a_bound_that_is_not_much_wider():
     chances = np.append(np.full(20_000, 0.3), [1.0] * 7 + [0.0] * 5)
-    most, least = coverage_line.upper_count(chances, 0.01), coverage_line.lower_count(chances, 0.01)
+    most, least = iid.upper_count(chances, 0.01), iid.lower_count(chances, 0.01)
     exact = reference.stats.binom(20_000, 0.3)
     assert exact.isf(0.01) + 7 <= most <= exact.isf(0.01) + 7 + 80
     assert exact.ppf(0.01) + 7 - 80 <= least <= exact.ppf(0.01) + 7
@@ -212,7 +230,7 @@ def test_least_between_is_a_minimum(size, seed):
     rng = np.random.default_rng(seed)
     edges, values = np.arange(size + 1.0), rng.random(size)
     a, b = np.sort(rng.integers(0, 4 * size + 1, (2, 20)) / 4, axis=0)
-    found = densities._least_between(edges, values, a, b)
+    found = moments._least_between(edges, values, a, b)
     for x, y, least in zip(a, b, found, strict=True):
         touched = [values[k] for k in range(size) if k < y and k + 1 > x]
         if touched:

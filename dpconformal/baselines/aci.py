@@ -1,4 +1,4 @@
-"""What the ACI family shares: quantiles of a sliding window, at levels that learn from misses."""
+"""Adaptive conformal inference: quantiles of a sliding window, at levels that learn from misses."""
 
 import math
 from dataclasses import dataclass

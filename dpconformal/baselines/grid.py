@@ -187,8 +187,8 @@ def _quantile(learner: Any, state: State, levels: Array, given: tuple[Any, ...])
 
 @jax.jit
 def _observe(learner: Any, state: State, score: Array, given: tuple[Any, ...]) -> State:
-    fine = is_valid_score(score, learner.support)
-    return learner.learn(state, score, *given)._replace(seen=advance(state.seen, fine))
+    valid = is_valid_score(score, learner.support)
+    return learner.learn(state, score, *given)._replace(seen=advance(state.seen, valid))
 
 
 def grid_of(learner: Any, dtype: Any) -> Float[Array, " G"]:

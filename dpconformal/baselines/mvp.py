@@ -1,4 +1,4 @@
-"""The evidence of multivalid prediction, and how a bucket is chosen from it."""
+"""Multivalid prediction: buckets of thresholds, each covered as often as it should be."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple

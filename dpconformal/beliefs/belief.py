@@ -20,7 +20,7 @@ class Belief(NamedTuple):
     prior : Prior
         P0.
     prior_weight : Array, shape ()
-        Share of the prior; NaN if the state was spoilt inside ``jit``.
+        Share of the prior; NaN if the state is invalid inside ``jit``.
     atoms : Array, shape (J,)
         Point masses, ascending; those from ``used`` on are padding.
     cumulative : Array, shape (J + 1,)

@@ -1,4 +1,4 @@
-"""Bins of equal width: where a score belongs, correct to the last bit."""
+"""Bins of equal width: the evidence of the quantized belief, where a score belongs and where it counts, to the bit."""
 
 from typing import Any, NamedTuple
 
@@ -79,7 +79,7 @@ class BinnedScores(NamedTuple):
     seen : Array, shape ()
         How many scores; -1 once a bad one was met inside ``jit``.
     weights : Array, shape (bins,)
-        Whole counts, or with a discount Σ β^age of a bin's scores.
+        Whole counts; with a discount Σ β^age of a bin's scores, with weights their sum.
     """
 
     seen: Int[Array, "*B"]  # ()

@@ -23,7 +23,7 @@ from dpconformal.beliefs.weights import Weights, check_precision, check_prior, c
 from dpconformal.engine.kernel import run_kernel
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
-from dpconformal.rounds import Rounds, padded_length
+from dpconformal.rounds import Rounds
 from dpconformal.validation import (
     Numbers,
     Scalar,
@@ -56,10 +56,9 @@ class Empirical:
     def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
         """Return the state before any score, with room for ``rounds`` of them."""
         check_not_batched(self)
-        room = FIRST_CAPACITY if rounds is None else padded_length(check_int("rounds", rounds, 0))
         dtype = dtype or jnp.result_type(float)
         check_precision(self, dtype)
-        return empty(max(room, 1), dtype)
+        return empty(FIRST_CAPACITY if rounds is None else check_int("rounds", rounds, 0), dtype)
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, also in a batch of states."""

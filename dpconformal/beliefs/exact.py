@@ -30,7 +30,7 @@ from dpconformal.engine.kernel import run_kernel
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
-from dpconformal.rounds import Rounds, padded_length
+from dpconformal.rounds import Rounds
 from dpconformal.validation import Numbers, Scalar, as_levels, check_int
 
 
@@ -93,8 +93,8 @@ class Exact:
         dtype = dtype or jnp.result_type(float)
         check_fresh(self, rounds, dtype)
         if rounds is None:
-            return empty(self.capacity or FIRST_CAPACITY, dtype)
-        return empty(max(padded_length(rounds), self.capacity or 1), dtype)
+            return empty(0, dtype, self.capacity or FIRST_CAPACITY)
+        return empty(rounds, dtype, self.capacity or 1)
 
     def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
         """Make room for more rounds, also in a batch of states, and check the schedule on them."""

@@ -99,8 +99,9 @@ class Quantized:
         return self.prior.support
 
     def kernel(self, begin: BinnedScores, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, BinnedScores] | None:
-        """Replay in native loops; None for a schedule whose function closes over a traced value."""
-        if self.schedule is not None and closes_over_traced(self.schedule):
+        """Replay in native loops; None with weights, and for a schedule whose function closes over a traced value."""
+        weighted = self.discount is None and not jnp.issubdtype(begin.weights.dtype, jnp.integer)
+        if rounds.weights is not None or weighted or closes_over_traced(self.schedule):
             return None
         return run_kernel(QUANTIZED, self, begin, fresh, rounds, keep)
 
@@ -126,6 +127,20 @@ class Quantized:
         """Return the state after one more score."""
         self._check(state)
         return _observe(self, room_to_count(state, 1), as_score(score, self.support))
+
+    def weighted_state(self, state: BinnedScores, dtype: Any) -> BinnedScores:
+        """Return a state, or a batch of them, whose counts need not be whole numbers."""
+        if self.discount is not None:
+            raise ValueError(
+                f"weights are given, and this Quantized has discount = {self.discount}: leave the discount out, or let "
+                "the weights grow by its inverse from round to round"
+            )
+        return state._replace(weights=state.weights.astype(dtype))
+
+    def observe_weighted(self, state: BinnedScores, score: Numbers, weight: Array) -> BinnedScores:
+        """Return the state after one more score, whose mass is multiplied by its weight."""
+        self._check(state)
+        return _observe(self, room_to_count(state, 1), as_score(score, self.support), weight)
 
     def belief(self, state: BinnedScores, dtype: Any = None) -> Belief:
         """Return the distribution of the next score."""
@@ -168,7 +183,7 @@ class Quantized:
             if np.ndim(state.seen) and not batched:
                 raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
             whole_counts = jnp.issubdtype(state.weights.dtype, jnp.integer)
-            if whole_counts != (self.discount is None):
+            if whole_counts and self.discount is not None:
                 kind = "without" if whole_counts else "with"
                 raise ValueError(f"state was made {kind} a discount, and this Quantized has discount = {self.discount}")
             bins = state.weights.shape[-1]
@@ -180,14 +195,17 @@ class Quantized:
 
 
 @jax.jit
-def _observe(learner: Quantized, state: BinnedScores, score: Array) -> BinnedScores:
-    fine = is_valid_score(score, learner.support)
-    bins, known = state.weights.shape[-1], jnp.where(fine, score, jnp.asarray(learner.support[0], score.dtype))
+def _observe(learner: Quantized, state: BinnedScores, score: Array, weight: Array | None = None) -> BinnedScores:
+    valid = is_valid_score(score, learner.support)
+    if weight is not None:
+        valid &= jnp.isfinite(weight) & (weight >= 0)
+    bins, known = state.weights.shape[-1], jnp.where(valid, score, jnp.asarray(learner.support[0], score.dtype))
     here = jnp.arange(bins, dtype=jnp.int32) == bin_index(known, learner.support, bins, learner.rounding)
     old = state.weights
     if learner.discount is not None:
         old = old * jnp.asarray(learner.discount, old.dtype)
-    return BinnedScores(advance(state.seen, fine), old + here.astype(old.dtype))
+    mass = here.astype(old.dtype) if weight is None else jnp.where(here, weight, 0).astype(old.dtype)
+    return BinnedScores(advance(state.seen, valid), old + mass)
 
 
 @jax.jit
@@ -206,9 +224,14 @@ def _belief(learner: Quantized, state: BinnedScores, dtype: Any) -> Belief:
     bins = state.weights.shape[-1]
     weights = weights_of(learner, state.seen, dtype)
     atoms = bin_atoms(learner.support, bins, dtype, learner.rounding)
-    mass = weights.atom * jnp.cumsum(state.weights).astype(dtype)
+    prior, atom = weights.prior, weights.atom
+    if learner.discount is None and not jnp.issubdtype(state.weights.dtype, jnp.integer):  # scores count unequally
+        total = jnp.sum(state.weights).astype(dtype)
+        prior = jnp.where((total > 0) | jnp.isnan(prior), prior, 1)
+        atom = (1 - prior) / jnp.where(total > 0, total, 1)
+    mass = atom * jnp.cumsum(state.weights).astype(dtype)
     cumulative = jnp.concatenate([jnp.zeros(1, dtype), mass])
-    return Belief(learner.prior, weights.prior, atoms, cumulative, jnp.asarray(bins, jnp.int32))
+    return Belief(learner.prior, prior, atoms, cumulative, jnp.asarray(bins, jnp.int32))
 
 
 @jax.jit

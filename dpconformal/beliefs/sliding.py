@@ -1,4 +1,4 @@
-"""The evidence of methods that look back a fixed number of rounds: the latest scores, by time and by size."""
+"""Beliefs that look back a fixed number of rounds, and their evidence: the latest scores, by time and by size."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple

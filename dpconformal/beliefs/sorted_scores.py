@@ -51,9 +51,10 @@ class SortedScores(NamedTuple):
             raise ValueError("state.arrivals must be the rounds from 1 to state.seen, each once, and 0 beyond")
 
 
-def empty(capacity: int, dtype: Any) -> SortedScores:
-    """Return a store with room for ``capacity`` scores."""
-    _check_size(capacity)
+def empty(rounds: int, dtype: Any, least: int = 1) -> SortedScores:
+    """Return a store with room for the scores of some rounds, and for at least as many as asked."""
+    _check_size(max(rounds, least))
+    capacity = max(min(padded_length(rounds), MOST - 8), least)
     values = jnp.full(capacity, jnp.inf, dtype)
     return SortedScores(jnp.zeros((), jnp.int32), values, jnp.zeros(capacity, jnp.int32))
 
@@ -92,7 +93,7 @@ def take_in(state: SortedScores, score: Numbers, support: tuple[Scalar, Scalar])
     """
     Put one score in its place.
 
-    Returns: The store with the score in it; inside ``jit`` marked as spoilt if the score is unusable or the store is
+    Returns: The store with the score in it; inside ``jit`` marked as invalid if the score is unusable or the store is
     full.
     """
     score = as_score(score, support).astype(state.values.dtype)

@@ -195,7 +195,7 @@ def _check_precision(learner: Any, dtype: Any) -> None:
 
 
 def _powers(learner: Any, counts: Int[Array, "*T"], dtype: Any) -> tuple[Array, Array]:
-    """Sum discount^0, …, discount^(count - 1); NaN for a spoilt state or a bad traced discount."""
+    """Sum discount^0, …, discount^(count - 1); NaN for an invalid state or a bad traced discount."""
     discount = jnp.asarray(learner.discount, dtype)
     discount = jnp.where((discount > 0) & (discount < 1), discount, jnp.nan)
     total = jnp.expm1(counts.astype(dtype) * jnp.log(discount)) / (discount - 1)

@@ -20,7 +20,7 @@ class Weights(NamedTuple):
     Attributes
     ----------
     prior : Array, shape ()
-        Share of P0; NaN if the state was spoilt.
+        Share of P0; NaN if the state is invalid.
     atom : Array, shape ()
         Mass of a score that has just been seen.
     discount : Array, shape (), or None
@@ -40,7 +40,7 @@ def weights_of(learner: Any, count: Array, dtype: Any) -> Weights:
     lost a factor β^k, and what scores have not yet claimed stays with the prior:
     P = λ P0 + (1-λ)[β^n P0 + (1-β) Σ β^(n-i) δ(score_i)].
 
-    ``count``: Scores seen, n; the coming round is t = n + 1. Negative if the state was spoilt.
+    ``count``: Scores seen, n; the coming round is t = n + 1. Negative if the state is invalid.
     """
     weight = schedule_of(learner).weight(count.astype(dtype) + 1)
     seen = jnp.maximum(count, 1).astype(dtype)
@@ -133,8 +133,8 @@ def check_rounds(learner: Any, seen: Any, rounds: int, dtype: Any) -> None:
     if is_traced(weights):  # the caller is being traced: NaN thresholds will tell
         return
     limits, prior = jnp.finfo(dtype), np.asarray(weights.prior)
-    fine = (prior >= limits.tiny) & (prior <= 1) & np.isfinite(weights.atom)
-    if not fine.all() or (learner.discount is not None and learner.discount < limits.tiny):
+    valid = (prior >= limits.tiny) & (prior <= 1) & np.isfinite(weights.atom)
+    if not valid.all() or (learner.discount is not None and learner.discount < limits.tiny):
         what = f"schedule = {learner.schedule!r}, discount = {learner.discount!r}"
         raise ValueError(
             f"{type(learner).__name__} with {what}: its weights collapse in {np.dtype(dtype)}; rescale it, or enable "

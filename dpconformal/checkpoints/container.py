@@ -1,112 +1,24 @@
-"""A file that is there whole or not at all, whatever happens while it is written."""
+"""
+The format of a checkpoint, and writing a file so that it is there whole or not at all.
+
+A file, little-endian throughout: 8 bytes of magic, version and length of the header (4 bytes each), length of the file
+(8 bytes); the header, JSON; each array in C order from the next multiple of 64 bytes, its dtype and shape listed under
+``arrays`` in the header; and the SHA-256 of everything before.
+"""
 
 import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import stat
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import numpy as np
-
-# What open() answers where a file system has no files without a name.
-_UNNAMED_REFUSED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
-
-
-def write_whole(path: str | os.PathLike[str], parts: Iterable[Any], follow: bool = True) -> None:
-    """
-    Write a file so that at every moment its name stands for the old content or the new, and the new one is on the disk.
-
-    The content goes to a file in the same folder that has no name until it is complete, so that a process that is
-    killed leaves nothing behind that is half written. Where the system has no such files, a hidden name is used.
-
-    ``follow``: Whether a symbolic link stays one, and what it points at is replaced. Otherwise the link itself is
-    replaced.
-    """
-    target = Path(os.path.realpath(path) if follow else path)
-    if target.is_dir() and (follow or not target.is_symlink()):
-        raise ValueError(f"path = {str(path)!r} is a folder: name a file in it")
-    if not target.parent.is_dir():
-        raise ValueError(f"path = {str(path)!r}: there is no folder {target.parent}; make it first")
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        write_whole_in(folder, target.name, list(parts))
-    except OSError as error:
-        raise OSError(error.errno, f"cannot be written: {error.strerror}", str(path)) from None
-    finally:
-        os.close(folder)
-
-
-def write_whole_in(folder: int, name: str, parts: list[Any]) -> None:
-    """Write a file into a folder that is open, whatever has its path by now; a link of that name is replaced."""
-    waiting = f".{name}.new"
-    while True:
-        if not _write_unnamed(folder, waiting, parts):
-            _write_hidden(folder, waiting, parts)
-        try:
-            os.rename(waiting, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except FileNotFoundError:  # another process that writes the same file has taken ours: once more
-            continue
-        os.fsync(folder)  # the name, too, must be on the disk before anybody relies on it
-        return
-
-
-def _write_unnamed(folder: int, name: str, parts: list[Any]) -> bool:
-    """Name a file when it is complete; False where the system cannot."""
-    if not hasattr(os, "O_TMPFILE"):
-        return False
-    try:
-        unnamed = os.open(".", os.O_TMPFILE | os.O_WRONLY, 0o666, dir_fd=folder)
-    except OSError as error:
-        if error.errno in _UNNAMED_REFUSED:
-            return False
-        raise
-    with os.fdopen(unnamed, "wb") as file:
-        _fill(file, parts)
-        while True:
-            try:
-                # With a dir_fd Python asks for linkat, which can follow the link to a file without a name.
-                os.link(f"/proc/self/fd/{unnamed}", name, dst_dir_fd=folder, follow_symlinks=True)
-                return True
-            except FileExistsError:  # complete, of a process that ended before it could rename it
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=folder)
-            except FileNotFoundError:  # no /proc
-                return False
-
-
-def _write_hidden(folder: int, name: str, parts: list[Any]) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
-    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)  # never through a link
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            _fill(file, parts)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
-        raise
-
-
-def _fill(file: Any, parts: list[Any]) -> None:
-    for part in parts:
-        file.write(part)
-    bring_to_disk(file)
-
-
-def bring_to_disk(file: Any) -> None:
-    """
-    Wait until what was written to a file is on the disk.
-
-    Before anything says that it is there: without power the one might be lost and the other not.
-    """
-    file.flush()
-    os.fsync(file.fileno())
-
 
 MAGIC = b"\x89DPC\r\n\x1a\n"
 VERSION = 1
@@ -115,10 +27,12 @@ _PREFIX = struct.Struct("<8sIIQ")
 _DIGEST = 32
 _ALIGNMENT = 64
 _DTYPES = {np.dtype(code).str: np.dtype(code) for code in ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")}
+# What open() answers where a file system has no files without a name.
+_UNNAMED_REFUSED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
 
 
-def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[Any]:
-    """Lay out a file."""
+def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[bytes | memoryview]:
+    """Return the bytes of a file, in parts."""
     arrays = [np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape) for array in arrays]
     strange = next((array.dtype for array in arrays if array.dtype.str not in _DTYPES), None)
     if strange is not None:
@@ -127,7 +41,7 @@ def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[Any]:
     text = json.dumps(header | {"arrays": shapes}, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > LONGEST_HEADER:
         raise ValueError(f"the description takes {len(text):,} bytes, and {LONGEST_HEADER:,} is the limit")
-    parts: list[Any] = [text]
+    parts: list[bytes | memoryview] = [text]
     size = _PREFIX.size + len(text)
     for array in arrays:
         gap = -size % _ALIGNMENT
@@ -141,7 +55,7 @@ def pack(header: dict[str, Any], arrays: list[np.ndarray]) -> list[Any]:
 
 
 def unpack(path: str | os.PathLike[str], follow: bool = True) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Read a file and believe nothing it says before it was checked."""
+    """Read a file, with every statement of it checked before it is used."""
     content = _content(path, follow)
     if len(content) < _PREFIX.size + _DIGEST:
         if bytes(content[:8]) != MAGIC[: len(content)]:
@@ -184,7 +98,7 @@ def _content(path: str | os.PathLike[str], follow: bool) -> memoryview:
         _refuse(path, f"cannot be read: {error.strerror}")
 
 
-def _header(path: Any, text: bytes) -> dict[str, Any]:
+def _header(path: str | os.PathLike[str], text: bytes) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
@@ -203,7 +117,7 @@ def _header(path: Any, text: bytes) -> dict[str, Any]:
     return header
 
 
-def _arrays(path: Any, listed: Any, content: memoryview, start: int) -> list[np.ndarray]:
+def _arrays(path: str | os.PathLike[str], listed: Any, content: memoryview, start: int) -> list[np.ndarray]:
     arrays = []
     if not isinstance(listed, list):
         _refuse(path, "has no list of arrays")
@@ -214,9 +128,7 @@ def _arrays(path: Any, listed: Any, content: memoryview, start: int) -> list[np.
             case _:
                 _refuse(path, f"has an array {k} of unknown kind")
         begin = start + -start % _ALIGNMENT
-        count = 1
-        for length in shape:
-            count *= length
+        count = math.prod(shape)
         start = begin + count * dtype.itemsize
         if start > len(content):
             _refuse(path, f"has an array {k} of shape {tuple(shape)}, larger than the file")
@@ -232,5 +144,93 @@ def _is_shape(shape: list[Any]) -> bool:
     return len(shape) <= 8 and all(type(length) is int and 0 <= length < 2**48 for length in shape)
 
 
-def _refuse(path: Any, why: str) -> NoReturn:
+def _refuse(path: str | os.PathLike[str], why: str) -> NoReturn:
     raise ValueError(f"{os.fspath(path)} {why}")
+
+
+def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview], follow: bool = True) -> None:
+    """
+    Write a file so that at every moment its name stands for the old content or the new, and the new one is on the disk.
+
+    The content goes to a file in the same folder that has no name until it is complete, so that a process that is
+    killed leaves nothing behind that is half written. Where the system has no such files, a hidden name is used.
+    With ``follow`` a symbolic link stays, and what it points at is replaced; otherwise the link itself is replaced.
+    """
+    target = Path(os.path.realpath(path) if follow else path)
+    if target.is_dir() and (follow or not target.is_symlink()):
+        raise ValueError(f"path = {str(path)!r} is a folder: name a file in it")
+    if not target.parent.is_dir():
+        raise ValueError(f"path = {str(path)!r}: there is no folder {target.parent}; make it first")
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        write_whole_in(folder, target.name, list(parts))
+    except OSError as error:
+        raise OSError(error.errno, f"cannot be written: {error.strerror}", str(path)) from None
+    finally:
+        os.close(folder)
+
+
+def write_whole_in(folder: int, name: str, parts: list[bytes | memoryview]) -> None:
+    """Write a file into a folder that is open, whatever has its path by now; a link of that name is replaced."""
+    waiting = f".{name}.new"
+    while True:
+        if not _write_unnamed(folder, waiting, parts):
+            _write_hidden(folder, waiting, parts)
+        try:
+            os.rename(waiting, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except FileNotFoundError:  # another process that writes the same file has taken ours: once more
+            continue
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(waiting, dir_fd=folder)
+            raise
+        os.fsync(folder)  # the name, too, must be on the disk before anybody relies on it
+        return
+
+
+def _write_unnamed(folder: int, name: str, parts: list[bytes | memoryview]) -> bool:
+    """Name a file when it is complete; False where the system cannot."""
+    if not hasattr(os, "O_TMPFILE"):
+        return False
+    try:
+        unnamed = os.open(".", os.O_TMPFILE | os.O_WRONLY, 0o666, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _UNNAMED_REFUSED:
+            return False
+        raise
+    with os.fdopen(unnamed, "wb") as file:
+        _fill(file, parts)
+        while True:
+            try:
+                # With a dir_fd Python asks for linkat, which can follow the link to a file without a name.
+                os.link(f"/proc/self/fd/{unnamed}", name, dst_dir_fd=folder, follow_symlinks=True)
+                return True
+            except FileExistsError:  # complete, of a process that ended before it could rename it
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+            except FileNotFoundError:  # no /proc
+                return False
+
+
+def _write_hidden(folder: int, name: str, parts: list[bytes | memoryview]) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)  # never through a link
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _fill(file, parts)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        raise
+
+
+def _fill(file: IO[bytes], parts: list[bytes | memoryview]) -> None:
+    file.writelines(parts)
+    bring_to_disk(file)
+
+
+def bring_to_disk(file: IO[bytes]) -> None:
+    """Wait until the disk has what was written, before anything says so: power may fail between the two."""
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Steps of long work, each kept when it is done, so that an interrupted run repeats none of them."""
+"""Notes of how far long work has come, and results of its steps, so that an interrupted run repeats none."""
 
 import hashlib
 import json
@@ -13,11 +13,7 @@ from dpconformal.checkpoints.container import pack, unpack, write_whole
 
 
 class Journal:
-    """
-    A folder with the results of steps.
-
-    ``about``: What the work depends on, as JSON can hold it: steps of other work in the folder are refused.
-    """
+    """A folder with the results of steps; ``about`` is what they depend on, and steps of other work are refused."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, about: dict[str, Any]) -> None:
         self.folder = None if folder is None else Path(folder)
@@ -30,12 +26,12 @@ class Journal:
         if self.folder is None:
             return tuple(np.asarray(part) for part in work(*given))
         file = self.folder / f"step-{hashlib.sha256(name.encode()).hexdigest()[:16]}.dpc"
-        kept = recall(file, "step")
+        about, kept = {"name": name, "of": self.about}, recall(file, "step")
         if kept is None:
             parts = {str(k): np.asarray(part) for k, part in enumerate(work(*given))}
-            note(file, "step", {"name": name, "of": self.about}, parts)
+            note(file, "step", about, parts)
             return tuple(parts.values())
-        if kept[0] != {"name": name, "of": self.about}:
+        if kept[0] != about:
             raise ValueError(
                 f"{file} is a step of other work, {kept[0].get('of')} in the place of {self.about}: choose another "
                 "folder"
@@ -44,17 +40,13 @@ class Journal:
 
 
 def note(path: str | os.PathLike[str], kind: str, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write down how far work has come, in the format and with the care of a checkpoint."""
+    """Write a note of how far work has come, in the format of a checkpoint."""
     header = {"kind": kind, "about": about, "names": list(arrays)}
     write_whole(path, pack(header, [np.asarray(array) for array in arrays.values()]), follow=False)
 
 
 def recall(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """
-    Read what was written down.
-
-    Returns: What it is about, and the arrays; None if there is no such file.
-    """
+    """Read a note and its arrays; None if there is no such file."""
     if not os.path.lexists(path):
         return None
     header, arrays = unpack(path, follow=False)

@@ -1,4 +1,4 @@
-"""Numbers of a file in the precision of the session: kept exactly, or refused."""
+"""Learners, priors, schedules and rates as JSON beside arrays, and back: no code, and every number to the last bit."""
 
 import contextlib
 import dataclasses
@@ -15,75 +15,6 @@ from jaxtyping import Array
 
 from dpconformal import baselines, beliefs, compositions, priors, rates, schedules
 from dpconformal.compositions.tree import as_tree, size_of
-
-
-def as_jax(array: np.ndarray, what: str) -> Array:
-    """
-    Hand an array to JAX without changing a number in it.
-
-    Returns: In memory of its own. Without 64-bit JAX 64-bit numbers become 32-bit ones, if each of them is one.
-    """
-    dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
-    if dtype != array.dtype:
-        with np.errstate(over="ignore"):
-            narrow = array.astype(dtype)
-        changed = ~((narrow.astype(array.dtype) == array) | (array != array))
-        if changed.any():
-            index = np.unravel_index(int(np.argmax(changed)), changed.shape)
-            where = f"[{', '.join(map(str, index))}]" if index else ""
-            raise ValueError(
-                f"{what}{where} = {array[index]!r} does not fit {dtype}: it was saved with 64-bit JAX; enable it "
-                "before loading, with jax.config.update('jax_enable_x64', True)"
-            )
-        array = narrow
-    return jnp.array(array)
-
-
-_NOT_PARAMETERS = ("self", "validate_args")
-
-
-def record_distribution(distribution: Any, record: Callable[[Any], Any]) -> dict[str, Any]:
-    """Describe a distribution by its class and the arguments of its constructor."""
-    name = type(distribution).__name__
-    if _class(name) is not type(distribution):
-        raise ValueError(f"the distribution {name} is none of NumPyro's own, and a file holds no code: it has no file")
-    given = {key: getattr(distribution, key, None) for key in _parameters(type(distribution))}
-    try:
-        again = type(distribution)(**given)
-        same = jax.tree.structure(again) == jax.tree.structure(distribution) and all(  # type: ignore[operator]
-            map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(distribution))
-        )
-        described = {key: record(value) for key, value in given.items()}
-    except (ValueError, TypeError, AttributeError):
-        same = False
-    if not same:
-        raise ValueError(f"NumPyro's {name} cannot be told by numbers alone: save a Histogram that is close to it")
-    return {"distribution": name, "parameters": described}
-
-
-def make_distribution(name: Any, given: dict[str, Any]) -> Any:
-    """Make a distribution."""
-    found = _class(name)
-    if found is None or set(given) != set(_parameters(found)):
-        raise ValueError(f"NumPyro has no distribution {name!r} with the parameters {', '.join(map(str, given))}")
-    # Shapes first: of a number that is a size, or of parameters that are broadcast, a distribution can be of any size.
-    shapes = jax.eval_shape(lambda parameters: found(**parameters), given)
-    if shapes.batch_shape or shapes.event_shape:
-        raise ValueError(f"{name} with shape {shapes.shape()} is no distribution of one score")
-    return found(**given)
-
-
-def _parameters(kind: type) -> list[str]:
-    return [name for name in inspect.signature(kind.__init__).parameters if name not in _NOT_PARAMETERS]  # type: ignore[misc]
-
-
-def _class(name: Any) -> Any:
-    import numpyro  # whole: ArviZ 1.x imports it lazily, and its parts alone would be executed twice
-
-    known = numpyro.distributions
-    found = vars(known).get(name) if isinstance(name, str) else None
-    return found if isinstance(found, type) and issubclass(found, known.Distribution) else None
-
 
 LEARNERS = (
     *(beliefs.Exact, beliefs.Quantized, beliefs.ERM, beliefs.SplitConformal),
@@ -120,10 +51,11 @@ _FUNCTIONS: dict[str, tuple[type, str]] = {
 MOST_PARTS, DEEPEST, MOST_IN_PATHS = 500, 32, 2**22
 _PARTS = {"class", "distribution", "function"}
 _ROUNDS = (2, 3, 5, 10, 100, 1000, 10_000, 1_000_000)
+_NOT_PARAMETERS = ("self", "validate_args")
 
 
-def record(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Describe a learner, or anything it is made of."""
+def describe(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Describe a learner, or a part of one, as JSON; append its arrays to the list."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
@@ -136,17 +68,17 @@ def record(value: Any, arrays: list[np.ndarray]) -> Any:
         arrays.append(np.asarray(value))
         return {"jax" if isinstance(value, jax.Array) else "numpy": len(arrays) - 1}
     if isinstance(value, (tuple, list)):
-        return {"tuple": [record(part, arrays) for part in value]}
+        return {"tuple": [describe(part, arrays) for part in value]}
     if type(value) in _NAMES:
-        fields = {field.name: record(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
+        fields = {field.name: describe(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
         return {"class": _NAMES[type(value)], "fields": fields}
     if isinstance(value, priors.NumPyroPrior):
-        return record_distribution(value.distribution, lambda part: record(part, arrays))
+        return _record_distribution(value.distribution, arrays)
     for name, (kind, method) in _FUNCTIONS.items():
         if isinstance(value, kind):
-            return {"function": name, "values": [record(said, arrays) for said in _says(value, method)]}
+            return {"function": name, "values": [describe(said, arrays) for said in _values(value, method)]}
     if hasattr(value, "arg_constraints"):  # a distribution within another
-        return record_distribution(value, lambda part: record(part, arrays))
+        return _record_distribution(value, arrays)
     raise ValueError(
         f"{type(value).__name__} is no class of dpconformal's, and a file holds no code: keep its state by "
         "your own means"
@@ -169,32 +101,32 @@ def check_extent(entry: Any) -> None:
     raise ValueError(f"it is nested deeper than the {DEEPEST} layers that a file may have")
 
 
-def make(entry: Any, arrays: list[Any], function: Callable[[Any], Any] | None = None) -> Any:
-    """Make what a record describes."""
+def make_from(entry: Any, arrays: list[Any], function: Callable[[Any], Any] | None = None) -> Any:
+    """Make the object that a record describes."""
     if entry is None or isinstance(entry, (bool, str, int, float)):
         return entry
     match entry:
         case {"float": str(text), **rest} if not rest and text in ("inf", "-inf", "nan"):
             return float(text)
         case {"numpy": int(k), **rest} if not rest and 0 <= k < len(arrays):
-            return take(arrays, k).copy()
+            return take_array(arrays, k).copy()
         case {"jax": int(k), **rest} if not rest and 0 <= k < len(arrays):
-            return as_jax(take(arrays, k), "a hyperparameter")
+            return as_jax(take_array(arrays, k), "a hyperparameter")
         case {"tuple": list(parts), **rest} if not rest:
-            return tuple(make(part, arrays, function) for part in parts)
+            return tuple(make_from(part, arrays, function) for part in parts)
         case {"class": str(name), "fields": dict(fields), **rest} if not rest and name in CLASSES:
-            return _instance(CLASSES[name], {key: make(part, arrays, function) for key, part in fields.items()})
+            return _instance(CLASSES[name], {key: make_from(part, arrays, function) for key, part in fields.items()})
         case {"class": str(name), **rest} if name in RETIRED:
             raise ValueError(RETIRED[name])
         case {"distribution": str(name), "parameters": dict(given), **rest} if not rest:
-            return _distribution(name, {key: make(part, arrays) for key, part in given.items()})
+            return _distribution(name, {key: make_from(part, arrays) for key, part in given.items()})
         case {"function": str(name), "values": list(values), **rest} if not rest and name in _FUNCTIONS:
-            return _custom(name, [make(value, arrays) for value in values], function)
+            return _custom(name, [make_from(value, arrays) for value in values], function)
     raise ValueError(f"{str(entry)[:80]} describes nothing that dpconformal has")
 
 
-def take(arrays: list[Any], k: int) -> np.ndarray:
-    """Take out an array, which no other place can then have: copies of one would be as many as the header asks for."""
+def take_array(arrays: list[Any], k: int) -> np.ndarray:
+    """Take an array out of the list; none may be used twice, or a short header could ask for many copies."""
     found, arrays[k] = arrays[k], None
     if found is None:
         raise ValueError(f"array {k} is in two places")
@@ -250,13 +182,7 @@ def _instance(kind: Any, given: dict[str, Any]) -> Any:
     return made
 
 
-def _distribution(name: str, given: dict[str, Any]) -> Any:
-    """Make a prior; as an argument of another distribution it stands for its own."""
-    given = {key: getattr(value, "distribution", value) for key, value in given.items()}
-    return priors.from_numpyro(make_distribution(name, given))
-
-
-def _says(custom: Any, method: str) -> list[float]:
+def _values(custom: Any, method: str) -> list[float]:
     return [float(getattr(custom, method)(float(t))) for t in _ROUNDS]
 
 
@@ -269,7 +195,69 @@ def _custom(name: str, values: list[Any], function: Callable[[Any], Any] | None)
     custom = kind(function)
     if len(values) != len(_ROUNDS) or not all(isinstance(value, float) for value in values):
         raise ValueError("the function's values are not there")
-    for t, said, was in zip(_ROUNDS, _says(custom, method), values, strict=True):
+    for t, said, was in zip(_ROUNDS, _values(custom, method), values, strict=True):
         if not (abs(said - was) <= 1e-5 * abs(was) or (math.isnan(said) and math.isnan(was))):
             raise ValueError(f"function gives {said:g} in round {t}, and the one it was saved with gave {was:g}")
     return custom
+
+
+def _record_distribution(distribution: Any, arrays: list[np.ndarray]) -> dict[str, Any]:
+    """Describe a distribution by its class and the arguments of its constructor."""
+    name = type(distribution).__name__
+    if _class(name) is not type(distribution):
+        raise ValueError(f"the distribution {name} is none of NumPyro's own, and a file holds no code: it has no file")
+    given = {key: getattr(distribution, key, None) for key in _parameters(type(distribution))}
+    try:
+        again = type(distribution)(**given)
+        same = jax.tree.structure(again) == jax.tree.structure(distribution) and all(  # type: ignore[operator]
+            map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(distribution))
+        )
+        described = {key: describe(value, arrays) for key, value in given.items()}
+    except (ValueError, TypeError, AttributeError):
+        same = False
+    if not same:
+        raise ValueError(f"NumPyro's {name} cannot be told by numbers alone: save a Histogram that is close to it")
+    return {"distribution": name, "parameters": described}
+
+
+def _distribution(name: str, given: dict[str, Any]) -> Any:
+    """Make a prior; as an argument of another distribution it stands for its own."""
+    given = {key: getattr(value, "distribution", value) for key, value in given.items()}
+    found = _class(name)
+    if found is None or set(given) != set(_parameters(found)):
+        raise ValueError(f"NumPyro has no distribution {name!r} with the parameters {', '.join(map(str, given))}")
+    # Shapes first: of a number that is a size, or of parameters that are broadcast, a distribution can be of any size.
+    shapes = jax.eval_shape(lambda parameters: found(**parameters), given)
+    if shapes.batch_shape or shapes.event_shape:
+        raise ValueError(f"{name} with shape {shapes.shape()} is no distribution of one score")
+    return priors.from_numpyro(found(**given))
+
+
+def _parameters(kind: type) -> list[str]:
+    return [name for name in inspect.signature(kind.__init__).parameters if name not in _NOT_PARAMETERS]  # type: ignore[misc]
+
+
+def _class(name: Any) -> Any:
+    import numpyro  # whole: ArviZ 1.x imports it lazily, and its parts alone would be executed twice
+
+    known = numpyro.distributions
+    found = vars(known).get(name) if isinstance(name, str) else None
+    return found if isinstance(found, type) and issubclass(found, known.Distribution) else None
+
+
+def as_jax(array: np.ndarray, what: str) -> Array:
+    """Copy an array to JAX; without 64-bit JAX, 64-bit numbers must be 32-bit ones that were written longer."""
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+    if dtype != array.dtype:
+        with np.errstate(over="ignore"):
+            narrow = array.astype(dtype)
+        changed = ~((narrow.astype(array.dtype) == array) | (array != array))
+        if changed.any():
+            index = np.unravel_index(int(np.argmax(changed)), changed.shape)
+            where = f"[{', '.join(map(str, index))}]" if index else ""
+            raise ValueError(
+                f"{what}{where} = {array[index]!r} does not fit {dtype}: it was saved with 64-bit JAX; enable it "
+                "before loading, with jax.config.update('jax_enable_x64', True)"
+            )
+        array = narrow
+    return jnp.array(array)

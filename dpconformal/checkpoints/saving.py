@@ -4,12 +4,19 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from dpconformal.checkpoints.container import pack, unpack, write_whole
-from dpconformal.checkpoints.records import LEARNERS, check_extent, make, record, take
-from dpconformal.checkpoints.states import leaves_of, state_from
-from dpconformal.learner import State
+from dpconformal.checkpoints.records import LEARNERS, as_jax, check_extent, describe, make_from, take_array
+from dpconformal.engine.feedback import Delayed, split_delayed_state
+from dpconformal.learner import ContextLearner, SizedLearner, State, fresh_state
+from dpconformal.rounds import Rounds
+from dpconformal.validation import is_traced
 
 KIND = "learner"
+_MOST = 2**31  # bytes of an empty state that a learner without one may ask for
 
 
 class Checkpoint(NamedTuple):
@@ -47,7 +54,7 @@ def save(path: str | os.PathLike[str], learner: Any, state: State = None) -> Non
     Raises
     ------
     ValueError
-        If the two do not belong together, the state is spoilt, or a part is of a class of your own.
+        If the two do not belong together, the state is invalid, or a part is of a class of your own.
     OSError
         If the disk refuses. A file that was there before is untouched then.
 
@@ -72,7 +79,7 @@ def save(path: str | os.PathLike[str], learner: Any, state: State = None) -> Non
             "arrays of another one's state by your own means"
         )
     arrays: list[Any] = []
-    header: dict[str, Any] = {"kind": KIND, "learner": record(learner, arrays), "state": None}
+    header: dict[str, Any] = {"kind": KIND, "learner": describe(learner, arrays), "state": None}
     check_extent(header["learner"])
     if state is not None:
         leaves = leaves_of(learner, state)
@@ -121,10 +128,11 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
         raise ValueError(f"{os.fspath(path)} is a checkpoint of a {header.get('kind')!s:.20}, not of a learner")
     try:
         check_extent(header.get("learner"))
-        learner = make(header.get("learner"), arrays, function)
+        learner = make_from(header.get("learner"), arrays, function)
         if not isinstance(learner, LEARNERS):
             raise ValueError("it describes no learner")
-        state = _state(learner, header.get("state"), arrays)
+        entry = header.get("state")
+        state = None if entry is None else state_from(learner, _leaves(entry, arrays))
         if any(array is not None for array in arrays):
             raise ValueError("it holds arrays that belong to nothing")
         return Checkpoint(learner, state)
@@ -134,10 +142,104 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
         raise kind(f"{os.fspath(path)} cannot be loaded: {reason!s:.600}") from None
 
 
-def _state(learner: Any, entry: Any, arrays: list[Any]) -> State:
-    if entry is None:
-        return None
-    places = isinstance(entry, dict) and all(type(k) is int and 0 <= k < len(arrays) for k in entry.values())
-    if not places:
+def _leaves(entry: Any, arrays: list[Any]) -> dict[str, np.ndarray]:
+    """Take the arrays of a state that a header lists."""
+    if not (isinstance(entry, dict) and all(type(k) is int and 0 <= k < len(arrays) for k in entry.values())):
         raise ValueError("its state is no list of arrays")
-    return state_from(learner, {name: take(arrays, k) for name, k in entry.items()})
+    return {name: take_array(arrays, k) for name, k in entry.items()}
+
+
+def leaves_of(learner: Any, state: State) -> dict[str, np.ndarray]:
+    """Return the arrays of a state by name, once they are checked."""
+    if is_traced(state):
+        raise ValueError("state is being traced: save it outside jit, vmap and grad")
+    if isinstance(state, Delayed):
+        _check_waiting(learner, state)
+        rest = jax.tree_util.tree_leaves_with_path(state._replace(state=None))
+        own = {f".state{name}": leaf for name, leaf in leaves_of(learner, state.state).items()}
+        return own | {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in rest}
+    pattern, _ = _pattern(learner)
+    if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
+        raise ValueError(
+            f"state is a {type(state).__name__}: {type(learner).__name__} has a {type(pattern).__name__}, such as "
+            "run.state"
+        )
+    _check_state(learner, state)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+
+
+def state_from(learner: Any, leaves: dict[str, np.ndarray]) -> State:
+    """Make a state of its arrays."""
+    if ".delay" in leaves:
+        return _delayed_from(learner, leaves)
+    pattern, names = _pattern(learner)
+    if set(leaves) != set(names):
+        raise ValueError(f"its state has {', '.join(leaves)}, and that of {type(learner).__name__} {', '.join(names)}")
+    state = jax.tree.unflatten(jax.tree.structure(pattern), [as_jax(leaves[name], f"state{name}") for name in names])
+    _check_state(learner, state)
+    return state
+
+
+def _delayed_from(learner: Any, leaves: dict[str, np.ndarray]) -> Delayed:
+    """Make a state with scores that are not known yet."""
+    names = (".delay", ".waiting.observed", ".waiting.scores")
+    own = {name.removeprefix(".state"): leaf for name, leaf in leaves.items() if name.startswith(".state")}
+    rest = {name: as_jax(leaf, f"state{name}") for name, leaf in leaves.items() if not name.startswith(".state")}
+    context = rest.pop(".waiting.context", None)
+    if sorted(rest) != list(names):
+        raise ValueError(f"its state has {', '.join(sorted(rest))}, and one with a delay {', '.join(names)}")
+    delay, observed, scores = (rest[name] for name in names)
+    state = Delayed(state_from(learner, own), delay, Rounds(scores, observed=observed, context=context))
+    _check_waiting(learner, state)
+    return state
+
+
+def _check_waiting(learner: Any, state: Delayed) -> None:
+    """Refuse scores that are not known yet if no replay could carry on from them."""
+    waiting = state.waiting
+    delay, scores, observed = (np.asarray(part) for part in (state.delay, waiting.scores, waiting.observed))
+    parts = (("delay", delay, "i"), ("waiting.scores", scores, "f"), ("waiting.observed", observed, "b"))
+    for name, part, kind in parts:
+        if part.dtype.kind != kind:
+            raise ValueError(f"state.{name} holds {part.dtype}, which is not what a replay with a delay leaves there")
+    width = int(np.max(delay, initial=0))
+    if (delay < 0).any() or (delay.size and width == 0) or scores.ndim == 0 or scores.shape[-1] < width:
+        raise ValueError(f"state.delay is {delay.tolist()}, and state.waiting.scores has shape {scores.shape}")
+    pattern, leaf = jax.tree.leaves(_pattern(learner)[0])[0], jax.tree.leaves(state.state)[0]
+    if np.shape(leaf)[: np.ndim(leaf) - pattern.ndim] != delay.shape:
+        raise ValueError(f"state.delay has shape {delay.shape}, which does not fit the other parts of the state")
+    context = waiting.context
+    split_delayed_state(learner, state, delay, delay.shape, context)
+    if context is not None:
+        if not isinstance(learner, ContextLearner):
+            raise ValueError(f"state.waiting.context is there, and {type(learner).__name__} takes none")
+        if np.shape(context)[: scores.ndim] != scores.shape:
+            raise ValueError(f"state.waiting.context has shape {np.shape(context)}, and the scores {scores.shape}")
+        learner.as_context(context, scores.shape)
+
+
+def _check_state(learner: Any, state: State) -> None:
+    """Refuse a state without the types and axes of the learner's own, or that the learner cannot carry on from."""
+    pattern, names = _pattern(learner)
+    batch = np.shape(jax.tree.leaves(state)[0])
+    batch = batch[: len(batch) - jax.tree.leaves(pattern)[0].ndim]
+    for name, leaf, own in zip(names, jax.tree.leaves(state), jax.tree.leaves(pattern), strict=True):
+        dtype, shape = np.asarray(leaf).dtype, np.shape(leaf)
+        if dtype.kind != own.dtype.kind:
+            raise ValueError(f"state{name} holds {dtype}, and {type(learner).__name__} keeps {own.dtype} there")
+        if shape[: len(batch)] != batch or len(shape) != len(batch) + own.ndim:
+            raise ValueError(f"state{name} has shape {shape}, which does not fit the other parts of the state")
+    if 0 in batch:
+        return
+    if isinstance(learner, SizedLearner):
+        learner.prepare(state, 0)
+    state.check(learner)
+
+
+def _pattern(learner: Any) -> tuple[Any, list[str]]:
+    """Return shapes and types of an empty state, for which no memory is taken, and the names of its parts."""
+    pattern = jax.eval_shape(lambda: fresh_state(learner, 1, jnp.result_type(float)))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pattern))
+    if size > _MOST:
+        raise ValueError(f"{type(learner).__name__} would keep {size:,} bytes: more than any use of it needs")
+    return pattern, [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(pattern)]

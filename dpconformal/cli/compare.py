@@ -1,75 +1,36 @@
-"""Standard errors of the measures of a learner on recorded series, as if other such series were recorded."""
+"""``dpconformal compare``: several learners over the same scores, as a table and a picture."""
 
+import itertools
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import jax.numpy as jnp
 import numpy as np
 import typer
+from rich.table import Table
 
 import dpconformal as dpc
 from dpconformal.checkpoints.journal import note, recall
 from dpconformal.cli import options
-from dpconformal.cli.options import make_learners
-from dpconformal.cli.pictures import draw_comparison
-from dpconformal.cli.resumable_job import identity, numbers_of, resumable_job
-from dpconformal.cli.work_units import NUMBERS, plan, replay_to_disk, replayed, tally
+from dpconformal.cli.resumable_job import describe_source, hyperparameters_of, resumable_job
+from dpconformal.cli.work_units import NUMBERS, plan, replay_passes, replay_to_disk, tally
 from dpconformal.diagnostics.compare import jackknife_error, leave_out_blocks
-from dpconformal.display.figures import pyplot
-from dpconformal.display.terminal import Terminal, number, table
+from dpconformal.display.figures import COLOURS, FAINT, INK, as_label, panels, pyplot
+from dpconformal.display.terminal import Terminal, format_number, table
 from dpconformal.experiments.runs import track
-from dpconformal.files import Recorded, staged
+from dpconformal.files import Recorded, staging_folder
 from dpconformal.validation import format_level
 
-MEASURES = ("coverage", "loss", "mean_threshold")
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
-
-def record_errors(learner: Any, recorded: Recorded, levels: list[float]) -> dict[str, np.ndarray]:
-    """
-    Replay each series without each of its blocks, and take the variance of the measures from that.
-
-    Returns: For each measure the standard errors of its mean over the series, level by level, and then that of the mean
-    over all levels. NaN if a series has one score only, or if a threshold is infinite. Coverage counts rounds, and its
-    error is at least one of them: a learner that steers it may have the same without any of the blocks.
-    """
-    rows = [(series, kept) for series in recorded.scores if len(series) > 1 for kept in leave_out_blocks(len(series))]
-    longest = max((kept.size for _, kept in rows), default=1)
-    size = max(1, min(len(rows), NUMBERS // (longest * len(levels))))
-    found: dict[str, list[np.ndarray]] = {name: [] for name in MEASURES}
-    for begin in range(0, len(rows), size):
-        part = [np.asarray(series, float)[kept] for series, kept in rows[begin : begin + size]]
-        # Filled up with its last score, and with its last row: one program for all. No threshold before changes.
-        filled = np.stack([np.pad(row, (0, longest - row.size), mode="edge") for row in part])
-        filled = np.pad(filled, ((0, size - len(part)), (0, 0)), mode="edge")
-        run: Any = dpc.replay(learner, filled, levels)
-        thresholds = np.asarray(run.thresholds)
-        for row, own in zip(part, thresholds, strict=False):
-            measured = tally(row, own[: row.size], levels)
-            for name in MEASURES:
-                found[name].append(np.append(measured[name], measured[name].mean()))
-    count = len(recorded.scores)
-    least = {"coverage": 1.0}
-    return {
-        name: np.sqrt(_variance(np.array(values), recorded, len(levels), least.get(name, 0.0))) / count
-        for name, values in found.items()
-    }
-
-
-def _variance(values: np.ndarray, recorded: Recorded, levels: int, least: float) -> np.ndarray:
-    """Add up the variances of the series, taken to be independent; none is below that of ``least`` over its rounds."""
-    total, at = np.zeros(levels + 1), 0
-    for series in recorded.scores:
-        if len(series) < 2:
-            return np.full(levels + 1, np.nan)
-        blocks, kept = leave_out_blocks(len(series)).shape
-        error = jackknife_error(values[at : at + blocks].T, len(series), kept)
-        total = total + np.maximum(error, least / len(series)) ** 2
-        at += blocks
-    return total
-
-
+MEASURES = ("coverage", "loss", "mean_threshold")  # those with a standard error
 _ERRORS = 50_000  # rounds of all series, up to which errors are computed unasked: they take 20 to 40 more replays
 _LONG = 10.0  # seconds: what takes longer is not run again for the time without compiling
+_SPARE = ("#e0a100", "#d1495b", "#0b7a75", "#4b3f72", "#7fb800", "#8d5524", "#3d5a80")  # in none of our pictures
+_DRAWN = 2**22  # rounds over time, at most; the latest
 
 
 def compare(
@@ -116,29 +77,29 @@ def compare(
         raise ValueError(f"--level {shown:g}: must be one of --levels {levels}")
     level = min(asked, key=lambda a: abs(a - 0.9)) if shown is None else shown
     said = options.settings(ends, prior, bins, discount, concentration, window)
-    made = make_learners(learners, asked, said)
+    made = options.make_learners(learners, asked, said)
     job = {
         "command": "compare",
-        "scores": identity(scores),
+        "scores": describe_source(scores),
         "--column": column,
         "--batch": batch,
         "--levels": asked,
         "--learners": {name: repr(learner) for name, learner in made.items()},
-        "hyperparameters": numbers_of(made),
+        "hyperparameters": hyperparameters_of(made),
     }
     with resumable_job(out, job, resume) as work:
-        recorded = options.read_to_disk(scores, column, batch, made, ends, one_series, work)
+        recorded = options.read(scores, column, batch, made, ends, one_series, work)
         runs, seconds = {}, {}
         for k, name in enumerate(track(list(made), "comparing")):
             runs[name], seconds[name] = _timed(made[name], recorded, asked, work / str(k))
-        with staged(out, work) as folder:
-            frame = measured(runs, recorded, asked)
+        with staging_folder(out, work) as folder:
+            frame = measure_runs(runs, recorded, asked)
             if errors or (errors is None and recorded.total <= _ERRORS):
                 frame = _with_errors(frame, made, recorded, asked)
-            console.print(_shown(frame, seconds, recorded, asked, level))
+            console.print(_comparison_table(frame, seconds, recorded, asked, level))
             frame.to_csv(folder / "compare.csv", index=False)
             # By themselves: everything else is the same whenever it is computed.
-            _times(seconds).to_csv(folder / "times.csv", index=False)
+            frame[["learner"]].assign(seconds=list(seconds.values())).to_csv(folder / "times.csv", index=False)
             figure = draw_comparison(runs, recorded, frame, asked, level)
             figure.savefig(folder / "compare.png", dpi=150)
             pyplot().close(figure)
@@ -156,7 +117,7 @@ def compare(
         )
     elif errors is None:
         console.print(f"No standard errors beyond {_ERRORS:,} rounds: ask with --errors.", highlight=False)
-    console.print(f"written to {out}/: {', '.join(files)}", highlight=False, markup=False, soft_wrap=True)
+    console.say(f"written to {out}/: {', '.join(files)}")
 
 
 def _timed(learner: Any, recorded: Recorded, levels: list[float], folder: Path) -> tuple[np.ndarray, float]:
@@ -167,25 +128,22 @@ def _timed(learner: Any, recorded: Recorded, levels: list[float], folder: Path) 
         return thresholds, float(known[0]["seconds"])
     if seconds <= _LONG:
         start = time.perf_counter()
-        for _ in replayed(learner, recorded, levels, plan(learner, recorded, len(levels))):
+        for _ in replay_passes(learner, recorded, levels, plan(learner, recorded, len(levels))):
             pass
         seconds = min(seconds, time.perf_counter() - start)
     note(folder / "time.dpc", "time", {"seconds": seconds}, {})
     return thresholds, seconds
 
 
-def measured(runs: dict[str, np.ndarray], recorded: Recorded, levels: list[float]) -> Any:
-    """Measure learners."""
+def measure_runs(runs: dict[str, np.ndarray], recorded: Recorded, levels: list[float]) -> "pd.DataFrame":
+    """Tabulate coverage, loss, mean threshold and regret of each learner, means over the series, and crossings."""
     import pandas as pd
 
     rows = []
     for name in track(list(runs), "measuring"):
         row: dict[str, Any] = {"learner": name}
-        found, at = [], 0
-        for series in recorded.scores:
-            found.append(tally(series, runs[name][at : at + len(series)], levels))
-            at += len(series)
-        for measure in ("coverage", "loss", "mean_threshold", "regret"):
+        found = [tally(series, own, levels) for _, series, own in recorded.with_rows(runs[name])]
+        for measure in (*MEASURES, "regret"):
             values = np.mean([one[measure] for one in found], axis=0)
             row |= {f"{measure} {format_level(level)}": value for level, value in zip(levels, values, strict=True)}
         row["loss"] = np.mean([one["loss"] for one in found], axis=0).mean()
@@ -194,37 +152,35 @@ def measured(runs: dict[str, np.ndarray], recorded: Recorded, levels: list[float
     return pd.DataFrame(rows)
 
 
-def _with_errors(frame: Any, made: dict[str, Any], recorded: Recorded, levels: list[float]) -> Any:
+def _with_errors(
+    frame: "pd.DataFrame", made: dict[str, Any], recorded: Recorded, levels: list[float]
+) -> "pd.DataFrame":
     """Add columns with the standard errors of coverage, loss and mean threshold; their names end with "se"."""
     import pandas as pd
 
     rows = []
     for name in track(list(made), "errors"):
-        found = record_errors(made[name], recorded, levels)
+        found = standard_errors(made[name], recorded, levels)
         row = {f"{m} {format_level(a)} se": found[m][k] for m in MEASURES for k, a in enumerate(levels)}
         rows.append(row | {"loss se": found["loss"][-1]})
     return pd.concat([frame, pd.DataFrame(rows)], axis=1)
 
 
-def _times(seconds: dict[str, float]) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame({"learner": list(seconds), "seconds": list(seconds.values())})
-
-
-def _shown(frame: Any, seconds: dict[str, float], recorded: Recorded, levels: list[float], level: float) -> Any:
+def _comparison_table(
+    frame: "pd.DataFrame", seconds: dict[str, float], recorded: Recorded, levels: list[float], level: float
+) -> Table:
     few = levels if len(levels) <= 4 else sorted({levels[0], level, levels[-1]})
     heads = ["coverage at", *map(format_level, few), "loss", f"width {format_level(level)}", "cross", "ms"]
     best = frame["loss"].min()
     rows = []
     for _, row in frame.iterrows():
-        loss = f"[bold]{number(row['loss'])}[/bold]" if row["loss"] == best else number(row["loss"])
+        loss = f"[bold]{format_number(row['loss'])}[/bold]" if row["loss"] == best else format_number(row["loss"])
         rows.append(
             [
                 row["learner"],
                 *(f"{row[f'coverage {format_level(a)}']:.3f}" for a in few),
                 loss,
-                number(row[f"mean_threshold {format_level(level)}"]),
+                format_number(row[f"mean_threshold {format_level(level)}"]),
                 f"{row['crossings']:,}",
                 f"{1e3 * seconds[row['learner']]:,.0f}",
             ]
@@ -232,7 +188,109 @@ def _shown(frame: Any, seconds: dict[str, float], recorded: Recorded, levels: li
         if "loss se" in frame:
             coverage = [row[f"coverage {format_level(a)} se"] for a in few]
             others = [row["loss se"], row[f"mean_threshold {format_level(level)} se"]]
-            shown = [f"{x:.3f}" if np.isfinite(x) else "" for x in coverage] + [number(x) for x in others]
+            shown = [f"{x:.3f}" if np.isfinite(x) else "" for x in coverage] + [format_number(x) for x in others]
             rows.append(["  ±", *shown, "", ""])
     series = f"{len(recorded.names):,} series, " if len(recorded.names) > 1 else ""
     return table(f"{Path(recorded.source).name}: {series}{recorded.total:,} rounds", heads, rows)
+
+
+def standard_errors(learner: Any, recorded: Recorded, levels: list[float]) -> dict[str, np.ndarray]:
+    """
+    Estimate the standard errors of the :data:`MEASURES` by a block jackknife, as if other such series were recorded.
+
+    Each series is replayed without each of its blocks. Returns: For each measure the errors of its mean over the
+    series, level by level, and then that of the mean over all levels. NaN if a series has one score only, or if a
+    threshold is infinite. Coverage counts rounds, and its error is at least one of them: a learner that steers it may
+    have the same without any of the blocks.
+    """
+    rows = [(series, kept) for series in recorded.scores if len(series) > 1 for kept in leave_out_blocks(len(series))]
+    longest = max((kept.size for _, kept in rows), default=1)
+    size = max(1, min(len(rows), NUMBERS // (longest * len(levels))))
+    found: dict[str, list[np.ndarray]] = {name: [] for name in MEASURES}
+    for begin in range(0, len(rows), size):
+        part = [np.asarray(series, float)[kept] for series, kept in rows[begin : begin + size]]
+        # Filled up with its last score, and with its last row: one program for all. No threshold before changes.
+        filled = np.stack([np.pad(row, (0, longest - row.size), mode="edge") for row in part])
+        filled = np.pad(filled, ((0, size - len(part)), (0, 0)), mode="edge")
+        run: Any = dpc.replay(learner, filled, levels)
+        thresholds = np.asarray(run.thresholds)
+        for row, own in zip(part, thresholds, strict=False):
+            measured = tally(row, own[: row.size], levels)
+            for name in MEASURES:
+                found[name].append(np.append(measured[name], measured[name].mean()))
+    return {
+        name: np.sqrt(_variance(np.array(values), recorded, float(name == "coverage"))) / len(recorded.names)
+        for name, values in found.items()
+    }
+
+
+def _variance(values: np.ndarray, recorded: Recorded, least: float) -> np.ndarray:
+    """Add up the variances of the series, taken to be independent; none is below that of ``least`` over its rounds."""
+    if recorded.lengths.min() < 2:
+        return np.full(values.shape[-1:], np.nan)
+    total, at = np.zeros(values.shape[-1]), 0
+    for length in recorded.lengths.tolist():
+        blocks, kept = leave_out_blocks(length).shape
+        error = jackknife_error(values[at : at + blocks].T, length, kept)
+        total, at = total + np.maximum(error, least / length) ** 2, at + blocks
+    return total
+
+
+def draw_comparison(
+    runs: dict[str, np.ndarray], recorded: Recorded, measured: "pd.DataFrame", levels: list[float], level: float
+) -> "Figure":
+    """
+    Draw thresholds and rolling coverage of every learner at one level, and coverage less level at all levels.
+
+    Over time the first series is drawn; the others count in the coverage.
+    """
+    figure, axes = panels(3, 1, 9.0, 9.0, height_ratios=[1, 1, 0.9])
+    k = int(np.argmin(np.abs(np.asarray(levels) - level)))
+    end = len(recorded.scores[0])
+    drawn = slice(max(0, end - _DRAWN), end)
+    scores = np.asarray(recorded.scores[0][drawn])
+    rounds = scores.size
+    window = max(1, min(rounds, max(50, rounds // 20)))
+    time = np.arange(drawn.start + 1, end + 1)
+    thin = max(1, rounds // 4000)
+    height = float(np.ptp(scores)) or 1.0
+    colours = _colours(list(runs))
+    above, middle, below = axes[:, 0]
+    above.scatter(time[::thin], scores[::thin], s=4, color=FAINT, alpha=0.4, linewidths=0)
+    for name, thresholds in runs.items():
+        own = np.asarray(thresholds[drawn, k])
+        line = own[::thin]
+        # Restless lines go thin and behind calm ones, which they would hide.
+        restless = float(np.abs(np.diff(np.where(np.isfinite(line), line, 0))).sum())
+        style = {"color": colours[name], "linewidth": 1.4, "label": as_label(name), "zorder": 3 + 1 / (1 + restless)}
+        if colours[name] in _SPARE:  # a variant, which may lie upon what it varies
+            style |= {"linestyle": (0, (5, 2)), "zorder": 5}
+        above.plot(time[::thin], line, **style | {"linewidth": 0.6 if restless > 50 * height else 1.4})
+        run = dpc.Replay(jnp.asarray(own[:, None]), None, jnp.asarray(scores), jnp.asarray([level]))
+        rolling = np.asarray(dpc.metrics.rolling_coverage(run, window))[:, 0]
+        middle.plot(time[window - 1 :][::thin], rolling[::thin], **style)
+        row = measured[measured["learner"] == name].iloc[0]
+        gap = [row[f"coverage {format_level(a)}"] - a for a in levels]
+        below.plot(levels, gap, marker="o", markersize=4, **style)
+    middle.axhline(level, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    below.axhline(0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    which = "" if len(recorded.names) == 1 else f" of series {as_label(recorded.names[0])}"
+    above.set(title=f"Thresholds of level {level:g}{which}, scores in grey", ylabel="score")
+    middle.set(
+        title=f"Coverage over the last {window:,} rounds{which} (target dashed)", xlabel="round", ylabel="coverage"
+    )
+    below.set(title="Coverage less level", xlabel="level", ylabel="difference")
+    above.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    return figure
+
+
+def _colours(names: list[str]) -> dict[str, str]:
+    """Give each learner the colour that it has in all our pictures, and variants of one colours of their own."""
+    usual = {name.lower(): colour for name, colour in COLOURS.items()} | {"split": COLOURS["SplitConformal"]}
+    chosen: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: ":" in name):
+        colour = usual.get(name.split(":")[0], "")
+        if colour and colour not in chosen.values():
+            chosen[name] = colour
+    spare = itertools.cycle(_SPARE)
+    return chosen | {name: next(spare) for name in names if name not in chosen}

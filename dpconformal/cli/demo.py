@@ -1,20 +1,62 @@
-"""What ``make demo`` shows: confidence sets for the S&P 500, and how the methods compare on it."""
+"""``dpconformal demo``: confidence sets for the S&P 500, and how the methods compare on it."""
 
-import os
 import time
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
 import typer
+from rich.table import Table
 
 import dpconformal as dpc
-from dpconformal.display import terminal
 from dpconformal.display.figures import FAINT, INK, OURS, panels, pyplot
+from dpconformal.display.terminal import Terminal, table
+from dpconformal.files import staging_folder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-_WARM_UP = 20
+_WARM_UP = 20  # days before the first forecast
+
+
+def demo(
+    cache: Annotated[
+        bool, typer.Option(help="Keep compiled programs in ~/.cache/dpconformal, so that the next run starts faster.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results/demo"),
+) -> None:
+    """Show confidence sets for tomorrow's return of the S&P 500, and how learners compare on it."""
+    if cache:
+        dpc.compilation_cache()
+    console = Terminal()
+    stream = market()
+    first, last = (str(day)[:10] for day in stream.dates[[0, -1]])
+    console.print(
+        f"\n[bold]The S&P 500, {first} to {last}: {stream.returns.size:,} days.[/bold] A base model forecasts the "
+        "volatility of each day from the days before; the score of a day is its return in units of that forecast.\n",
+        highlight=False,
+    )
+    # The base model's own claim, normal returns, is the prior. The scores have no upper end, and need none.
+    learner = dpc.Exact(dpc.priors.HalfNormal(1.0), discount=0.99)
+    score = dpc.scores.Normalized()
+    result = dpc.conformalize(learner, score, stream.predictions, stream.returns, LEVELS)
+    with staging_folder(out) as folder:
+        console.print(_sets_table(learner, score, result, stream))
+        console.print(_comparison(stream))
+        figure = draw(result, stream)
+        figure.savefig(folder / "demo.png", dpi=150)
+        pyplot().close(figure)
+        dpc.report(result.run, folder / "report.html", title="The S&P 500: abs(return) / forecast")
+    console.print(
+        "[bold]late[/bold]: coverage at level 0.9 in the last quarter. [bold]regret[/bold]: total loss at level 0.9 "
+        "less that of the best fixed threshold in hindsight; ∞ where a method answered +∞. [bold]cross[/bold]: rounds "
+        "in which a higher level got a smaller threshold; none where all levels are quantiles of one belief. "
+        "[bold]ms[/bold]: time of one replay, compiled.\n",
+        highlight=False,
+    )
+    console.say(f"Look at {out}/demo.png, and open {out}/report.html")
 
 
 class Market(NamedTuple):
@@ -68,42 +110,7 @@ def rivals() -> dict[str, Any]:
     }
 
 
-def run_demo(out: str | os.PathLike[str] = "results/demo", cache: bool = False) -> None:
-    """Run the demonstration: print its tables, write its picture and its report."""
-    from dpconformal.files.working_folder import staged
-
-    if cache:
-        dpc.compilation_cache()
-    console = terminal.Terminal()
-    stream = market()
-    first, last = (str(day)[:10] for day in stream.dates[[0, -1]])
-    console.print(
-        f"\n[bold]The S&P 500, {first} to {last}: {stream.returns.size:,} days.[/bold] A base model forecasts the "
-        "volatility of each day from the days before; the score of a day is its return in units of that forecast.\n",
-        highlight=False,
-    )
-    # The base model's own claim, normal returns, is the prior. The scores have no upper end, and need none.
-    learner = dpc.Exact(dpc.priors.HalfNormal(1.0), discount=0.99)
-    score = dpc.scores.Normalized()
-    result = dpc.conformalize(learner, score, stream.predictions, stream.returns, LEVELS)
-    with staged(out) as folder:
-        console.print(_sets_table(learner, score, result, stream))
-        console.print(_comparison(stream))
-        figure = draw(result, stream)
-        figure.savefig(folder / "demo.png", dpi=150)
-        pyplot().close(figure)
-        dpc.report(result.run, folder / "report.html", title="The S&P 500: abs(return) / forecast")
-    console.print(
-        "[bold]late[/bold]: coverage at level 0.9 in the last quarter. [bold]regret[/bold]: total loss at level 0.9 "
-        "less that of the best fixed threshold in hindsight; ∞ where a method answered +∞. [bold]cross[/bold]: rounds "
-        "in which a higher level got a smaller threshold; none where all levels are quantiles of one belief. "
-        "[bold]ms[/bold]: time of one replay, compiled.\n",
-        highlight=False,
-    )
-    console.print(f"Look at {Path(out)}/demo.png, and open {Path(out)}/report.html", highlight=False, soft_wrap=True)
-
-
-def _sets_table(learner: Any, score: Any, result: Any, stream: Market) -> Any:
+def _sets_table(learner: Any, score: Any, result: Any, stream: Market) -> Table:
     asked = learner.quantile(result.run.state, LEVELS)
     tomorrow = score.set(stream.tomorrow, asked)
     rows = [
@@ -113,10 +120,10 @@ def _sets_table(learner: Any, score: Any, result: Any, stream: Market) -> Any:
         )
     ]
     heads = ("confidence", "return of the next day", "covered so far", "mean width")
-    return terminal.table("One belief, every level: Exact(HalfNormal(), discount=0.99)", heads, rows, left=0)
+    return table("One belief, every level: Exact(HalfNormal(), discount=0.99)", heads, rows, left=0)
 
 
-def _comparison(stream: Market) -> Any:
+def _comparison(stream: Market) -> Table:
     squeezed = dpc.scores.Transformed(dpc.scores.Normalized(), dpc.scores.Ratio())
     scores = squeezed(stream.predictions, stream.returns)
     rows = []
@@ -139,10 +146,10 @@ def _comparison(stream: Market) -> Any:
             ]
         )
     heads = ["covered", *(f"{level:.0%}" for level in LEVELS), "late", "regret", "cross", "ms"]
-    return terminal.table("Every method on the same scores, squeezed into [0, 1] by s/(1 + s)", heads, rows)
+    return table("Every method on the same scores, squeezed into [0, 1] by s/(1 + s)", heads, rows)
 
 
-def draw(result: Any, stream: Market) -> Any:
+def draw(result: Any, stream: Market) -> "Figure":
     """Draw the returns with their sets, and the coverage over time."""
     figure, axes = panels(2, 1, 9.0, 6.0, height_ratios=[1.6, 1], sharex=True)
     above, below = axes[:, 0]
@@ -164,13 +171,3 @@ def draw(result: Any, stream: Market) -> Any:
         below.annotate(f"{level:.0%}", (1.0, level), (4, 0), ("axes fraction", "data"), "offset points", va="center")
     below.set(ylabel="coverage", title=f"Covered in the last {window} days (targets dashed)")
     return figure
-
-
-def demo(
-    cache: Annotated[
-        bool, typer.Option(help="Keep compiled programs in ~/.cache/dpconformal, so that the next run starts faster.")
-    ] = False,
-    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results/demo"),
-) -> None:
-    """Show confidence sets for tomorrow's return of the S&P 500, and how learners compare on it."""
-    run_demo(out, cache)

@@ -1,5 +1,6 @@
-"""``dpconformal diagnose``: whether scores are iid, and coverage is right."""
+"""``dpconformal diagnose``: tests whether scores are iid and whether coverage is right."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -8,13 +9,12 @@ import typer
 
 import dpconformal as dpc
 from dpconformal.cli import options
-from dpconformal.cli.options import make_learners
-from dpconformal.cli.work_units import replay_series
+from dpconformal.cli.work_units import replay_to_disk, runs_of
 from dpconformal.diagnostics.coverage import ljung_box
 from dpconformal.display.figures import pyplot
 from dpconformal.display.terminal import Terminal, table
 from dpconformal.experiments.runs import track
-from dpconformal.files import staged
+from dpconformal.files import staging_folder
 from dpconformal.validation import format_level
 
 _LAGS = 10
@@ -30,7 +30,7 @@ _COLOURS = {
 
 
 class Answer(NamedTuple):
-    """What is asked, the answer, and the evidence."""
+    """A question with its answer and the evidence."""
 
     question: str
     answer: str
@@ -63,22 +63,26 @@ def diagnose(
 
     Example: dpconformal diagnose scores.csv --learner quantized --discount 0.99
     """
+    import pandas as pd
+
     options.use_float64()
     console = Terminal()
     asked = options.read_levels(levels)
     said = options.settings(ends, prior, bins, discount, concentration, window)
-    if "," in learner:
-        raise ValueError(f"--learner {learner}: one at a time")
-    made = make_learners(learner, asked, said)[learner]
-    recorded = options.read(scores, column, batch, {learner: made}, ends, one_series)
-    short = [name for name, series in zip(recorded.names, recorded.scores, strict=True) if series.size < 2 * _LAGS]
-    if short:
-        raise ValueError(
-            f"{recorded.source}: {'series ' + short[0] if short[0] else 'it'} has fewer than {2 * _LAGS} scores, too "
-            "few to say anything"
+    made = options.make_learner(learner, asked, said)
+    with tempfile.TemporaryDirectory() as work:
+        recorded = options.read(scores, column, batch, {learner: made}, ends, one_series, Path(work))
+        short = next(
+            (k for k, length in zip(recorded.names, recorded.lengths, strict=True) if length < 2 * _LAGS), None
         )
-    with staged(out) as folder:
-        runs = replay_series(made, recorded, asked)
+        if short is not None:
+            raise ValueError(
+                f"{recorded.source}: {f'series {short}' if short else 'it'} has fewer than {2 * _LAGS} scores, too few "
+                "to say anything"
+            )
+        thresholds, _ = replay_to_disk(made, recorded, asked, Path(work) / "run")
+        runs = runs_of(made, recorded, asked, thresholds)
+    with staging_folder(out) as folder:
         answers: dict[str, list[Answer]] = {}
         for name in track(list(runs), "asking"):
             run = runs[name]
@@ -90,11 +94,12 @@ def diagnose(
         for name in list(answers)[:_SHOWN]:
             which = f", series {name}" if name else ""
             title = f"{Path(recorded.source).name}{which}: {runs[name].scores.shape[0]:,} scores; coverage of {learner}"
-            rows = [[row.question, _COLOURS[row.answer], row.evidence] for row in answers[name]]
-            console.print(table(title, ("question", "answer", "evidence"), rows, left=3))
+            cells = [[row.question, _COLOURS[row.answer], row.evidence] for row in answers[name]]
+            console.print(table(title, ("question", "answer", "evidence"), cells, left=3))
         if len(answers) > _SHOWN:
             console.print(f"the first {_SHOWN} of {len(answers):,} series; all are in diagnose.csv", highlight=False)
-        _frame(answers).to_csv(folder / "diagnose.csv", index=False)
+        rows = [{"series": name, **row._asdict()} for name, found in answers.items() for row in found]
+        pd.DataFrame(rows).to_csv(folder / "diagnose.csv", index=False)
         files = sorted(file.name for file in folder.iterdir())
     console.print(
         "[bold]iid[/bold]: ranks among the past are uniform if the scores are exchangeable, whatever their "
@@ -109,8 +114,8 @@ def diagnose(
             "far from the scores does that: try --prior histogram:OLD_SCORES, or half-cauchy with a typical score.",
             highlight=False,
         )
-    where = f" (pictures of series {next(iter(runs))})" if list(runs) != [""] else ""
-    console.print(f"written to {out}/: {', '.join(files)}{where}", highlight=False, markup=False, soft_wrap=True)
+    where = "" if recorded.is_single else f" (pictures of series {recorded.names[0]})"
+    console.say(f"written to {out}/: {', '.join(files)}{where}")
 
 
 def _questions(run: dpc.Replay, bets: dpc.martingales.Exchangeability, window: int) -> list[Answer]:
@@ -138,14 +143,8 @@ def _questions(run: dpc.Replay, bets: dpc.martingales.Exchangeability, window: i
     return rows
 
 
-def _answer(fine: bool, over: bool = False) -> str:
-    return "yes" if fine else "too often" if over else "no"
-
-
-def _frame(answers: dict[str, list[Answer]]) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame([{"series": name, **row._asdict()} for name, rows in answers.items() for row in rows])
+def _answer(passed: bool, above: bool = False) -> str:
+    return "yes" if passed else "too often" if above else "no"
 
 
 def _chance(p: float) -> str:
@@ -153,7 +152,7 @@ def _chance(p: float) -> str:
 
 
 def _gain(bets: dpc.martingales.Exchangeability) -> str:
-    """Tell how rich the gambler against exchangeability became, and since when."""
+    """Return the largest capital of the bets against exchangeability, and the round of the alarm."""
     most = float(bets.log_maximum[-1] / np.log(10))
     largest = f"1e{most:.0f}" if most >= 4 else f"{10**most:.3g}"
     when = f"alarm in round {bets.alarm:,}" if bets.alarm else f"an alarm is {_ALARM:g}"

@@ -9,8 +9,8 @@ import typer
 from dpconformal import experiments
 from dpconformal.cli import options
 from dpconformal.cli.resumable_job import resumable_job
-from dpconformal.display.terminal import Terminal, number, table
-from dpconformal.files import staged
+from dpconformal.display.terminal import Terminal, format_number, table
+from dpconformal.files import staging_folder
 
 experiment = typer.Typer(
     help="Run one of the paper's experiments, or of ours; write picture, data and table.", no_args_is_help=True
@@ -21,7 +21,7 @@ Out = Annotated[Path | None, typer.Option(help="Folder to write to.  [default: r
 
 
 def _cells(frame: Any) -> dict[str, list[str]]:
-    """Write a table's numbers; a standard error stands beside what it belongs to, and repeated labels only once."""
+    """Format a table: a standard error follows its number, and a label that repeats is left blank."""
     columns: dict[str, list[str]] = {}
     for name in frame.columns:
         values = list(frame[name])
@@ -32,7 +32,7 @@ def _cells(frame: Any) -> dict[str, list[str]]:
         elif not name.endswith(" se"):
             error = frame[f"{name} se"] if f"{name} se" in frame else [None] * len(values)
             columns[name] = [
-                number(v) + (f" ±{e:.1g}" if e and v == v else "") for v, e in zip(values, error, strict=True)
+                format_number(v) + (f" ±{e:.1g}" if e and v == v else "") for v, e in zip(values, error, strict=True)
             ]
     return columns
 
@@ -44,28 +44,24 @@ def _run(
     given: dict[str, Any],
     rows: Callable[[Any], Any] = lambda frame: frame,
 ) -> None:
-    """Run an experiment, print its table or some rows of it, write the files, say where they are."""
+    """Run an experiment, print its table or some rows of it, and write its files."""
     console = Terminal()
     folder = out or Path("results") / name
     job = {"command": f"experiment {name}"} | {f"--{key.replace('_', '-')}": value for key, value in given.items()}
     with resumable_job(folder, job, resume) as work:
         data = getattr(experiments, name)(**given, checkpoint=work / "steps")
-        _show(console, name, data, rows)
-        with staged(folder, work) as stage:
+        whole = experiments.table(data).reset_index()
+        frame = rows(whole)
+        cells = _cells(frame)
+        words = next((k for k, name in enumerate(cells) if frame[name].dtype.kind in "fiu"), len(cells))
+        console.print(table(_TITLES.get(name, name), list(cells), list(zip(*cells.values(), strict=True)), words))
+        if len(frame) < len(whole):
+            console.print(f"an excerpt of the {len(whole)} rows in {name}.csv")
+        with staging_folder(folder, work) as stage:
             files = [file.name for file in experiments.save(data, stage)]
     verdict = "[green]passes[/green]" if data.attrs["certified"] else "[red]FAILS[/red]"
     console.print(f"certificate of our own runs: {verdict}")
     console.print(f"written to {folder}/: {', '.join(files)}", highlight=False, markup=False)
-
-
-def _show(console: Terminal, name: str, data: Any, rows: Callable[[Any], Any]) -> None:
-    whole = experiments.table(data).reset_index()
-    frame = rows(whole)
-    columns = _cells(frame)
-    words = next((k for k, name in enumerate(columns) if frame[name].dtype.kind in "fiu"), len(columns))
-    console.print(table(_TITLES.get(name, name), list(columns), list(zip(*columns.values(), strict=True)), words))
-    if len(frame) < len(whole):
-        console.print(f"an excerpt of the {len(whole)} rows in {name}.csv")
 
 
 @experiment.command()
@@ -144,7 +140,7 @@ def frequentist(
 
 
 def _by_count(frame: Any) -> Any:
-    """Put a few numbers of scores side by side."""
+    """Put the results for 10 and 1,000 scores side by side."""
     frame = frame[frame["count"].isin([10, 1000])]
     wide = frame.pivot(index=["prior", "learner"], columns="count", values=["coverage", "excess risk"])
     brief = {"coverage": "cover", "excess risk": "risk"}

@@ -1,4 +1,4 @@
-"""The command line: its commands, and how a mistake ends."""
+"""The commands of the command line, and how errors are shown."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from dpconformal.display.terminal import Terminal
 
 @contextlib.contextmanager
 def _visible_complaints() -> Iterator[None]:
-    """Write out control characters in errors about the words of a command, which typer prints by itself."""
+    """Escape control characters in errors that typer prints by itself."""
     try:
         yield
     except Exception as error:
@@ -30,15 +30,15 @@ def _visible_complaints() -> Iterator[None]:
 
 
 class _Commands(TyperGroup):
-    """All commands."""
+    """The group of all commands, whose errors obey no control character."""
 
     def make_context(self, *given: Any, **named: Any) -> Any:
-        """Read the words up to the name of the command."""
+        """Parse the arguments up to the name of the command."""
         with _visible_complaints():
             return super().make_context(*given, **named)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read the words of the command, and run it."""
+        """Parse the arguments of the command, and run it."""
         with _visible_complaints():
             return super().invoke(ctx)
 
@@ -66,9 +66,5 @@ def main() -> None:
     except (ValueError, ImportError, OSError, MemoryError) as error:
         terminal = Terminal(stderr=True)
         terminal.print("[red]error:[/red]", end=" ")
-        terminal.print(str(error) or "out of memory", markup=False, highlight=False, soft_wrap=True)
+        terminal.say(str(error) or "out of memory")
         raise SystemExit(2) from None
-
-
-if __name__ == "__main__":
-    main()

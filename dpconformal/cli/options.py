@@ -1,9 +1,7 @@
-"""Learners by name, from the options of a command."""
+"""Options that commands share: levels, learners by name, priors, and the file of scores."""
 
 import difflib
 import math
-import shutil
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -12,20 +10,83 @@ import jax
 import typer
 
 import dpconformal as dpc
+from dpconformal import priors
 from dpconformal.experiments.runs import track
-from dpconformal.files import Recorded, open_scores, read_scores, spool
-from dpconformal.files.csv import Text, text_source
-from dpconformal.files.reading import is_stream
+from dpconformal.files import Recorded, copy_to_disk, open_scores, read_scores
 from dpconformal.files.source import Block
 from dpconformal.files.source import Source as Opened
+from dpconformal.learner import Learner
+
+Source = Annotated[
+    str, typer.Argument(metavar="SCORES", help="CSV, .parquet or .npy file of scores; - for CSV from standard input.")
+]
+Levels = Annotated[str, typer.Option(help="Confidence levels, with commas between them.")]
+Column = Annotated[str | None, typer.Option(help="Column of the scores.", show_default=False)]
+Batch = Annotated[str | None, typer.Option(help="Column that says which series a row belongs to.", show_default=False)]
+OneSeries = Annotated[
+    bool, typer.Option("--one-series", help="It is one series, in time order, whatever its other columns say.")
+]
+Range = Annotated[
+    str | None, typer.Option("--range", help="Ends of the interval that holds every score.", show_default="0,1")
+]
+Prior = Annotated[
+    str | None,
+    typer.Option(
+        help="What is believed before any score: uniform, beta:A,B, half-cauchy:SCALE, histogram:FILE of old scores …",
+        show_default="uniform on the range",
+    ),
+]
+Bins = Annotated[int | None, typer.Option(help="Bins of quantized beliefs.", show_default="256")]
+Discount = Annotated[
+    float | None, typer.Option(help="Of old scores, such as 0.99: a memory of 100 rounds.", show_default="none")
+]
+Concentration = Annotated[
+    float | None, typer.Option(help="Weight of the prior in scores, the same for ever.", show_default="grows as √t")
+]
+Window = Annotated[int | None, typer.Option(help="Rounds of methods with a window.", show_default="100")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an interrupted run of the same command, from its last checkpoint.")
+]
+
+
+def use_float64() -> None:
+    """Turn on 64-bit JAX: files hold float64, and the process of a command is ours."""
+    jax.config.update("jax_enable_x64", True)
+
+
+def read_levels(text: str) -> list[float]:
+    """Read confidence levels."""
+    levels = []
+    for part in text.split(","):
+        try:
+            level = float(part)
+        except ValueError:
+            raise ValueError(
+                f"--levels {text}: {part.strip()!r} is no number; 90 % is 0.9, as in --levels 0.5,0.9"
+            ) from None
+        if not 0 <= level <= 1:
+            raise ValueError(f"--levels {text}: {part.strip()} is no confidence level; 90 % is 0.9")
+        levels.append(level)
+    return sorted(set(levels))
+
+
+def read_range(text: str) -> tuple[float, float]:
+    """Read the range of scores."""
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--range {text}: write two numbers, such as --range 0,50") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"--range {text}: must be finite and ascending; for scores without an end see --prior")
+    return low, high
 
 
 class Settings(NamedTuple):
-    """What a user may say of a learner; None where nothing was said."""
+    """Settings of a learner; None where the user gave none."""
 
     low: float = 0.0  # range of the scores
     high: float = 1.0
-    prior: Any = None  # P0; uniform on the range by default
+    prior: priors.Prior | None = None  # P0; uniform on the range by default
     bins: int | None = None
     window: int | None = None
     discount: float | None = None  # β
@@ -37,14 +98,14 @@ class Kind(NamedTuple):
     """A learner that can be asked for by name: the settings it takes, and how it is made of levels and settings."""
 
     takes: tuple[str, ...]
-    make: Callable[[Any, Settings], Any]
+    make: Callable[[Sequence[float], Settings], Learner]
 
 
-def _prior(s: Settings) -> Any:
+def _prior(s: Settings) -> priors.Prior:
     return dpc.priors.Uniform(s.low, s.high) if s.prior is None else s.prior
 
 
-def _schedule(s: Settings) -> Any:
+def _schedule(s: Settings) -> dpc.schedules.Dirichlet | None:
     return None if s.concentration is None else dpc.schedules.Dirichlet(s.concentration)
 
 
@@ -52,8 +113,8 @@ def _given(**named: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _grid(learner: Any, *takes: str) -> Kind:
-    def make(levels: Any, s: Settings) -> Any:
+def _grid(learner: type, *takes: str) -> Kind:
+    def make(levels: Sequence[float], s: Settings) -> Learner:
         return learner(levels, low=s.low, high=s.high, **_given(**{name: getattr(s, name) for name in takes}))
 
     return Kind(takes, make)
@@ -82,17 +143,37 @@ KINDS = {
     "pid": _grid(dpc.PID, "window", "rate"),
     "mvp": _grid(dpc.MVP),
 }
-_NUMBERS: dict[str, Callable[[str], Any]] = {
-    "bins": int,
-    "window": int,
-    "discount": float,
-    "concentration": float,
-    "rate": float,
+_NUMBERS: dict[str, Callable[[str], float]] = {
+    **dict.fromkeys(("bins", "window"), int),
+    **dict.fromkeys(("discount", "concentration", "rate"), float),
 }
+LEARNERS = ", ".join(KINDS)
+
+
+def settings(
+    ends: str | None,
+    prior: str | None,
+    bins: int | None,
+    discount: float | None,
+    concentration: float | None,
+    window: int | None,
+) -> Settings:
+    """Collect the settings of all learners from the options."""
+    low, high = read_range("0,1" if ends is None else ends)
+    belief = None if prior is None else make_prior(prior, low, high)
+    return Settings(low, high, belief, bins, window, discount, concentration)
+
+
+def make_learner(spec: str, levels: Sequence[float], settings: Settings, instead: str = "") -> Any:
+    """Make the one learner of a command."""
+    if "," in spec:
+        raise ValueError(f"--learner {spec}: one at a time{instead}")
+    (learner,) = make_learners(spec, levels, settings).values()
+    return learner
 
 
 def make_learners(specs: str, levels: Sequence[float], settings: Settings) -> dict[str, Any]:
-    """Make learners."""
+    """Make learners by name, with settings of their own as in ``exact:discount=0.99``."""
     learners: dict[str, Any] = {}
     taken: set[str] = {"low", "high"}
     for spec in (part.strip() for part in specs.split(",")):
@@ -127,7 +208,7 @@ def _setting(name: str, text: str) -> tuple[str, Any]:
         raise ValueError(f"{name}:{text}: {value!r} is no number; write {name}:{key}=VALUE") from None
 
 
-_PRIORS: dict[str, tuple[int, Callable[..., Any]]] = {
+_PRIORS: dict[str, tuple[int, Callable[..., priors.Prior]]] = {
     "uniform": (0, lambda low, high: dpc.priors.Uniform(low, high)),
     "beta": (2, lambda low, high, a, b: dpc.priors.Beta(a, b, low, high)),
     "truncated-normal": (2, lambda low, high, loc, scale: dpc.priors.TruncatedNormal(loc, scale, low, high)),
@@ -138,17 +219,12 @@ _PRIORS: dict[str, tuple[int, Callable[..., Any]]] = {
 }
 
 
-def make_prior(text: str, low: float, high: float) -> Any:
-    """
-    Make a prior.
-
-    ``text``: Its name and numbers, such as ``"beta:2,5"`` or ``"half-cauchy:0.5"``; or ``"histogram:FILE"``, learned
-    from the scores of a file.
-    """
+def make_prior(text: str, low: float, high: float) -> priors.Prior:
+    """Make a prior of its name and numbers, such as ``"beta:2,5"``, or of a file of scores: ``"histogram:FILE"``."""
     name, _, rest = text.partition(":")
     if name == "histogram" and rest:
         scores = read_scores(rest, check=lambda source, block: source.check_range(block, low, high, "widen --range"))
-        return dpc.priors.Histogram.from_scores([x for series in scores.scores for x in series], low=low, high=high)
+        return dpc.priors.Histogram.from_scores(scores.values, low=low, high=high)
     wanted, make = _PRIORS.get(name, (-1, None))
     try:
         numbers = [float(part) for part in rest.split(",")] if rest else []
@@ -160,106 +236,17 @@ def make_prior(text: str, low: float, high: float) -> Any:
     return make(low, high, *numbers)
 
 
-Source = Annotated[
-    str, typer.Argument(metavar="SCORES", help="CSV, .parquet or .npy file of scores; - for CSV from standard input.")
-]
-Levels = Annotated[str, typer.Option(help="Confidence levels, with commas between them.")]
-Column = Annotated[str | None, typer.Option(help="Column of the scores.", show_default=False)]
-Batch = Annotated[str | None, typer.Option(help="Column that says which series a row belongs to.", show_default=False)]
-OneSeries = Annotated[
-    bool, typer.Option("--one-series", help="It is one series, in time order, whatever its other columns say.")
-]
-Range = Annotated[
-    str | None, typer.Option("--range", help="Ends of the interval that holds every score.", show_default="0,1")
-]
-Prior = Annotated[
-    str | None,
-    typer.Option(
-        help="What is believed before any score: uniform, beta:A,B, half-cauchy:SCALE, histogram:FILE of old scores …",
-        show_default="uniform on the range",
-    ),
-]
-Bins = Annotated[int | None, typer.Option(help="Bins of quantized beliefs.", show_default="256")]
-Discount = Annotated[
-    float | None, typer.Option(help="Of old scores, such as 0.99: a memory of 100 rounds.", show_default="none")
-]
-Concentration = Annotated[
-    float | None, typer.Option(help="Weight of the prior in scores, the same for ever.", show_default="grows as √t")
-]
-Window = Annotated[int | None, typer.Option(help="Rounds of methods with a window.", show_default="100")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with an interrupted run of the same command, from its last checkpoint.")
-]
-LEARNERS = ", ".join(KINDS)
-
-
-def use_float64() -> None:
-    """Compute in float64, which files hold; for a process that is ours, as that of a command is."""
-    jax.config.update("jax_enable_x64", True)
-
-
-def read_levels(text: str) -> list[float]:
-    """Read confidence levels."""
-    levels = []
-    for part in text.split(","):
-        try:
-            level = float(part)
-        except ValueError:
-            raise ValueError(
-                f"--levels {text}: {part.strip()!r} is no number; 90 % is 0.9, as in --levels 0.5,0.9"
-            ) from None
-        if not 0 <= level <= 1:
-            raise ValueError(f"--levels {text}: {part.strip()} is no confidence level; 90 % is 0.9")
-        levels.append(level)
-    return sorted(set(levels))
-
-
-def read_range(text: str) -> tuple[float, float]:
-    """Read the range of scores."""
-    try:
-        low, high = (float(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"--range {text}: write two numbers, such as --range 0,50") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"--range {text}: must be finite and ascending; for scores without an end see --prior")
-    return low, high
-
-
-def settings(
-    ends: str | None,
-    prior: str | None,
-    bins: int | None,
-    discount: float | None,
-    concentration: float | None,
-    window: int | None,
-) -> Settings:
-    """Gather what was said of the learners."""
-    low, high = read_range("0,1" if ends is None else ends)
-    belief = None if prior is None else make_prior(prior, low, high)
-    return Settings(low, high, belief, bins, window, discount, concentration)
-
-
-def ranges(learners: dict[str, Any], ends: str | None) -> dict[str, tuple[float, float]]:
-    """Find the ranges that learners allow."""
-    supports = {name: tuple(map(float, learner.support)) for name, learner in learners.items()}
+def check_ranges(learners: dict[str, Any], ends: str | None) -> dict[str, tuple[float, float]]:
+    """Return the range that each learner allows; refuse one that was given for nothing."""
+    supports = {name: (float(learner.support[0]), float(learner.support[1])) for name, learner in learners.items()}
     if ends is not None and read_range(ends) not in supports.values():
         raise ValueError(
             f"--range {ends} means nothing beside this --prior, which has a range of its own: leave it out"
         )
-    return supports  # type: ignore[return-value]
+    return supports
 
 
 def read(
-    source: str, column: str | None, batch: str | None, learners: dict[str, Any], ends: str | None, one_series: bool
-) -> Recorded:
-    """Read scores into memory and hold them to the supports of the learners."""
-    allowed = ranges(learners, ends)
-    check, lone = _within(allowed), _is_lone(batch, one_series)
-    (recorded,) = (read_scores(file, column, batch, check=check, lone=lone) for file in track([source], "reading"))
-    return recorded
-
-
-def read_to_disk(
     source: str,
     column: str | None,
     batch: str | None,
@@ -268,47 +255,17 @@ def read_to_disk(
     one_series: bool,
     folder: Path,
 ) -> Recorded:
-    """Read scores in blocks, hold them to the supports of the learners, and keep them on disk."""
-    allowed = ranges(learners, ends)
-
-    lone = _is_lone(batch, one_series)
-
-    def kept(file: str) -> Recorded:
-        opened = (
-            _copied(file, column, batch, lone, folder) if is_stream(file) else open_scores(file, column, batch, lone)
-        )
-        return spool(opened, folder, _within(allowed))
-
-    (recorded,) = (kept(file) for file in track([source], "reading"))
-    return recorded
-
-
-def _within(allowed: dict[str, tuple[float, float]]) -> Any:
-    def check(source: Opened, block: Block) -> None:
-        for name, (low, high) in allowed.items():
-            remedy = f"that is the range of {name}: widen it with --range LOW,HIGH, or rescale the scores"
-            source.check_range(block, low, high, remedy)
-
-    return check
-
-
-def _is_lone(batch: str | None, one_series: bool) -> bool:
-    """Whether a file has to look like one series, for the user does not say how many it holds."""
+    """Read scores in blocks, check that they lie in the learners' ranges, and keep them on disk."""
+    ranges = check_ranges(learners, ends)
     if one_series and batch is not None:
         raise ValueError(f"--one-series and --batch {batch} exclude each other: leave one out")
-    return not one_series and batch is None
 
+    def check(opened: Opened, block: Block) -> None:
+        for name, (low, high) in ranges.items():
+            remedy = f"that is the range of {name}: widen it with --range LOW,HIGH, or rescale the scores"
+            opened.check_range(block, low, high, remedy)
 
-def _copied(source: str, column: str | None, batch: str | None, lone: bool, folder: Path) -> Opened:
-    """Keep what can be read only once, so that an interrupted run need not be given it again."""
-    copy, part = folder / "input.csv", folder / "input.part"
-    if not copy.exists():
-        with part.open("wb") as target:
-            if source == "-":
-                shutil.copyfileobj(sys.stdin.buffer, target)
-            else:
-                with open(source, "rb") as stream:
-                    shutil.copyfileobj(stream, target)
-        part.rename(copy)
-    name = "standard input" if source == "-" else source
-    return text_source(Text(name, lambda: copy.open("rb")), column, batch, lone)
+    for _ in track([source], "reading"):
+        opened = open_scores(source, column, batch, lone=not one_series, copy=folder / "input.csv")
+        recorded = copy_to_disk(opened, folder, check)
+    return recorded

@@ -1,40 +1,43 @@
-"""Who works on a panel: threads of this process, processes of this machine, or a cluster that exists."""
+"""``dpconformal panel``: a learner over every series of a panel, in threads, in processes, or on a cluster."""
 
 import contextlib
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 import dpconformal as dpc
 from dpconformal.checkpoints.container import write_whole
 from dpconformal.cli import options
-from dpconformal.cli.options import make_learners
-from dpconformal.cli.resumable_job import numbers_of, resumable_job
-from dpconformal.display.terminal import Terminal, number, table
+from dpconformal.cli.resumable_job import hyperparameters_of, resumable_job
+from dpconformal.display.terminal import Terminal, table_of_series
 from dpconformal.engine.kernel import cores
 from dpconformal.experiments.runs import track
 from dpconformal.panel.layouts import open_arrays
 from dpconformal.panel.storing import (
-    begin,
     check_free,
     counts_of,
-    described,
+    create_store,
+    describe_files,
     dimension_of_time,
-    in_chunks,
     is_long,
     open_panel,
+    rechunk,
     regions_of,
     save_panel,
     write_regions,
 )
-from dpconformal.validation import format_level
 
+if TYPE_CHECKING:
+    import xarray as xr
+
+_CHUNK = 2**23  # thresholds of a chunk, about: 64 MB
 SECONDS = 20  # to wait for a scheduler, and for its first worker
 # Whoever reaches a port of Dask's can run code here. Between processes it asks for a certificate that is made for the
 # run and is in no file; its pages, which ask for none, are left out.
@@ -44,72 +47,6 @@ PRIVATE = {
     # Dask has workers give memory back to the system at once, and ask for it again for the next chunk: a third slower.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**30,
 }
-
-
-@contextlib.contextmanager
-def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
-    """
-    Have Dask work in threads of this process, or connect to a cluster, or start one of processes on this machine.
-
-    Returns: The connection; None: threads, as many as cores, and no port. What was started is stopped in the end.
-    """
-    try:
-        import dask
-        from distributed import Client
-    except ImportError as error:
-        raise ImportError("panels need Dask: pip install '.[panel]' in a clone of dpconformal") from error
-    if scheduler is not None and workers is not None:
-        raise ValueError(f"--workers {workers} means nothing beside --scheduler {scheduler}: leave one out")
-    if workers is not None and workers < 1:
-        raise ValueError(f"--workers {workers}: at least 1")
-    if scheduler is not None:
-        try:
-            client = Client(scheduler, timeout=SECONDS, set_as_default=True)
-            client.wait_for_workers(1, timeout=SECONDS)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"--scheduler {scheduler}: no scheduler with a worker answers within {SECONDS} s ({error or 'timeout'})"
-            ) from None
-        with client:
-            yield client
-    elif workers is None:
-        with ThreadPoolExecutor(cores()) as pool, dask.config.set(scheduler="threads", pool=pool):
-            yield None
-    else:
-        with processes(workers) as own, Client(own) as client:
-            yield client
-
-
-@contextlib.contextmanager
-def processes(workers: int) -> Iterator[Any]:
-    """Start a cluster of processes on this machine, which lets in nobody but its own clients."""
-    import dask
-    from distributed import LocalCluster, Security
-
-    try:
-        security = Security.temporary()
-    except ImportError as error:
-        raise ImportError(
-            "--workers needs the package cryptography: pip install '.[panel]' in a clone of dpconformal"
-        ) from error
-    with (
-        dask.config.set(PRIVATE),
-        tempfile.TemporaryDirectory() as folder,  # of this user alone: what workers spill to it, they unpickle
-        LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,  # a task keeps one core busy
-            host="127.0.0.1",
-            security=security,
-            local_directory=folder,
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
-            silence_logs=50,
-        ) as own,
-    ):
-        yield own
-
-
-_CHUNK = 2**23  # thresholds of a chunk, about: 64 MB
 
 
 def panel(
@@ -150,12 +87,10 @@ def panel(
     console = Terminal()
     asked = options.read_levels(levels)
     said = options.settings(ends, prior, bins, discount, concentration, window)
-    if "," in learner:
-        raise ValueError(f"--learner {learner}: one at a time")
     if keep not in ("all", "summary"):
         raise ValueError(f"--keep {keep}: write all or summary")
-    made = make_learners(learner, asked, said)[learner]
-    options.ranges({learner: made}, ends)
+    made = options.make_learner(learner, asked, said)
+    options.check_ranges({learner: made}, ends)
     source, out = Path(scores), out.absolute()
     if not source.exists():
         raise ValueError(f"{scores} does not exist")
@@ -166,32 +101,44 @@ def panel(
     check_free(out)
     job = {
         "command": "panel",
-        "scores": {"name": scores, "files": described(source)},
+        "scores": {"name": scores, "files": describe_files(source)},
         "--id, --time, --score": [id, time, score],
         "--missing": missing,
         "--levels": asked,
         "--learner": repr(made),
-        "hyperparameters": numbers_of(made),
+        "hyperparameters": hyperparameters_of(made),
         "--keep": keep,
     }
     beside = out.with_name(f".{out.name}")  # what is being written is not to be taken for a result
     with resumable_job(beside, job, resume, hidden=True) as work, cluster(scheduler, workers) as client:
         size = max(_CHUNK // len(asked), 1)
-        array = _staged(source, id, time, score, size, work, client)
+        array = _open_arrays(source, id, time, score, size, work, client)
         dim = dimension_of_time(array, time)
         mask = array.isnull() if missing or is_long(source) else None
         result = dpc.replay_panel(array, made, asked, dim=dim, mask=mask, keep=keep)
         place = work / f"panel-{_token(work)}.zarr"
-        _written(result, [str(name) for name in array.dims if name != dim], place, client, "replaying")
+        _write(result, [str(name) for name in array.dims if name != dim], place, client, "replaying")
         stored = open_arrays(place)
-        console.print(_shown(stored, learner, source.name, *counts_of(array, dim)))
+        series, rounds = counts_of(array, dim)
+        title = f"{learner} on {source.name}: {series:,} series of up to {rounds:,} rounds"
+        console.print(table_of_series(title, stored["level"].values, _over_series(stored)))
         _finish(stored, place, out, array if out.suffix == "" else None)
     with contextlib.suppress(OSError):
         beside.rmdir()  # unless something else is in it
-    console.print(f"written to {out}", highlight=False, markup=False, soft_wrap=True)
+    console.say(f"written to {out}")
 
 
-def _staged(source: Path, id: str, time: str, score: str, size: int, work: Path, client: Any) -> Any:
+def _over_series(stored: "xr.Dataset") -> Sequence[np.ndarray]:
+    """Summarise each level over all series: the columns of :func:`table_of_series`, each (A,)."""
+    import dask
+
+    coverage, over = stored["coverage"], [name for name in stored["coverage"].dims if name != "level"]
+    means = [stored[name].mean(over) for name in ("mean_threshold", "loss")]
+    columns = (coverage.mean(over), coverage.min(over), coverage.max(over), *means, stored["regret"].max(over))
+    return [column.values for column in dask.compute(*columns)]
+
+
+def _open_arrays(source: Path, id: str, time: str, score: str, size: int, work: Path, client: Any) -> Any:
     """Open arrays as they are; of a long table make an array first, which later passes and --resume go back to."""
     if not is_long(source):
         array = open_panel(source, id, time, score, size)
@@ -199,18 +146,18 @@ def _staged(source: Path, id: str, time: str, score: str, size: int, work: Path,
     place, whole = work / f"scores-{_token(work)}.zarr", work / "scores.whole"
     if not whole.exists():
         array = open_panel(source, id, time, score, size)
-        _written(array.to_dataset(name=score), [id], place, client, "reading")
+        _write(array.to_dataset(name=score), [id], place, client, "reading")
         whole.touch()
-    return in_chunks(open_arrays(place)[score], "round", size)
+    return rechunk(open_arrays(place)[score], "round", size)
 
 
-def _written(data: Any, dims: list[str], place: Path, client: Any, what: str) -> None:
-    """Write what is not written yet, and note what is."""
+def _write(data: Any, dims: list[str], place: Path, client: Any, what: str) -> None:
+    """Write the chunks that are not in the store yet, and note each that is."""
     notes, done = place.with_suffix(".done"), []
     if notes.exists():
         done = [line for line in notes.read_text().splitlines(keepends=True) if line.endswith("\n")]
     else:
-        begin(data, place)
+        create_store(data, place)
     write_whole(notes, ["".join(done).encode()])  # without half a line
     regions = dict(enumerate(regions_of(data, dims)))
     left = {number: region for number, region in regions.items() if f"{number}\n" not in done}
@@ -247,22 +194,60 @@ def _finish(stored: Any, place: Path, out: Path, scores: Any) -> None:
     part.rename(out)
 
 
-def _shown(stored: Any, learner: str, source: str, series: int, rounds: int) -> Any:
-    heads = ("level", "coverage", "lowest", "highest", "mean threshold", "loss", "highest regret")
-    over = [name for name in stored["coverage"].dims if name != "level"]
-    columns = (
-        stored["coverage"].mean(over),
-        stored["coverage"].min(over),
-        stored["coverage"].max(over),
-        stored["mean_threshold"].mean(over),
-        stored["loss"].mean(over),
-        stored["regret"].max(over),
-    )
-    import dask
+@contextlib.contextmanager
+def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
+    """Connect to a cluster, or start one of processes on this machine; without either, use threads and yield None."""
+    try:
+        import dask
+        from distributed import Client
+    except ImportError as error:
+        raise ImportError("panels need Dask: pip install '.[panel]' in a clone of dpconformal") from error
+    if scheduler is not None and workers is not None:
+        raise ValueError(f"--workers {workers} means nothing beside --scheduler {scheduler}: leave one out")
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers {workers}: at least 1")
+    if scheduler is not None:
+        try:
+            client = Client(scheduler, timeout=SECONDS, set_as_default=True)
+            client.wait_for_workers(1, timeout=SECONDS)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"--scheduler {scheduler}: no scheduler with a worker answers within {SECONDS} s ({error or 'timeout'})"
+            ) from None
+        with client:
+            yield client
+    elif workers is None:
+        with ThreadPoolExecutor(cores()) as pool, dask.config.set(scheduler="threads", pool=pool):
+            yield None
+    else:
+        with local_cluster(workers) as own, Client(own) as client:
+            yield client
 
-    found = dask.compute(*columns)
-    rows = [
-        [format_level(level), *(number(float(column[k])) for column in found)]
-        for k, level in enumerate(stored["level"].values)
-    ]
-    return table(f"{learner} on {source}: {series:,} series of up to {rounds:,} rounds", heads, rows, left=0)
+
+@contextlib.contextmanager
+def local_cluster(workers: int) -> Iterator[Any]:
+    """Start a cluster of processes on this machine, which lets in nobody but its own clients."""
+    import dask
+    from distributed import LocalCluster, Security
+
+    try:
+        security = Security.temporary()
+    except ImportError as error:
+        raise ImportError(
+            "--workers needs the package cryptography: pip install '.[panel]' in a clone of dpconformal"
+        ) from error
+    with (
+        dask.config.set(PRIVATE),
+        tempfile.TemporaryDirectory() as folder,  # of this user alone: what workers spill to it, they unpickle
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,  # a task keeps one core busy
+            host="127.0.0.1",
+            security=security,
+            local_directory=folder,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=50,
+        ) as own,
+    ):
+        yield own

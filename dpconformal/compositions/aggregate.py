@@ -1,4 +1,4 @@
-"""The aggregating algorithm for the CRPS, played for every point of the support by itself."""
+"""Mix beliefs: the aggregating algorithm for the CRPS, played for every point of the support by itself."""
 
 import math
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from dpconformal.beliefs.bins import BinnedScores, bin_edges, part_way
 from dpconformal.beliefs.weights import check_valid_count
 from dpconformal.compositions.stacks import (
     cdf_in_cells,
+    quantiles_of,
     stack_learners,
     stack_states,
     takes_context,
@@ -204,14 +205,14 @@ class Aggregate:
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay tells those learners that take a context."""
-        if context is None and not [stack for stack in stack_learners(self.learners) if stack.told]:
+        if context is None and not [stack for stack in stack_learners(self.learners) if stack.with_context]:
             return None
-        told = [learner.as_context(context, shape) for learner in self.learners if takes_context(learner)]
-        if not told and context is not None:
+        contexts = [learner.as_context(context, shape) for learner in self.learners if takes_context(learner)]
+        if not contexts and context is not None:
             raise ValueError("context is given, and none of the learners of this Aggregate takes one")
-        if any(not is_traced(told) and not np.array_equal(told[0], other) for other in told[1:]):
+        if any(not is_traced(contexts) and not np.array_equal(contexts[0], other) for other in contexts[1:]):
             raise ValueError("context means different things to the learners of this Aggregate: give them one tree")
-        return next(iter(told), None)
+        return next(iter(contexts), None)
 
     def quantile(self, state: Mixture, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
         """Predict the threshold of each level."""
@@ -301,16 +302,12 @@ def _steps(learner: Aggregate, state: Mixture, context: Any) -> Float[Array, " P
 
 @jax.jit
 def _quantile(learner: Aggregate, state: Mixture, levels: Array, context: Any) -> Array:
-    own = vmap_learners(learner.learners, state.learners, partial(_asked, levels=levels), context)
+    own = quantiles_of(learner.learners, state.learners, levels, context)
     steps, edges = _steps(learner, state, context), _edges(learner, state)
     reached = jnp.searchsorted(steps, levels, method="compare_all")
     # The learners' own thresholds enclose the mixture's, to the last bit: a mixture lies between what it is made of.
     found = jnp.clip(edges[reached].astype(own.dtype), jnp.min(own, axis=0), jnp.max(own, axis=0))
     return jnp.where(jnp.isnan(steps).any(), jnp.nan, found)  # of bad weights a threshold knows nothing
-
-
-def _asked(learner: Any, state: State, levels: Array, **given: Any) -> Array:
-    return learner.quantile(state, levels, **given)
 
 
 @jax.jit(static_argnames="side")
@@ -329,12 +326,12 @@ def _cdf_of(learner: Any, state: State, x: Array, side: str, **given: Any) -> Ar
 def _observe(learner: Aggregate, state: Mixture, score: Array, context: Any) -> Mixture:
     table, edges = _table(learner, state, context), _edges(learner, state)
     above = jnp.clip((score - edges[:-1]) / (edges[1:] - edges[:-1]), 0, 1)
-    fine = is_valid_score(score, learner.support)
-    log_weights = update_weights(state.log_weights, table, jnp.where(fine, above, 0), learner.fixed_share)
+    valid = is_valid_score(score, learner.support)
+    log_weights = update_weights(state.log_weights, table, jnp.where(valid, above, 0), learner.fixed_share)
     after = tuple(
         jax.vmap(lambda one, own, given: one.observe(own, score, **given), in_axes=(0, 0, None))(
-            stack.learner, own, {"context": context} if stack.told else {}
+            stack.learner, own, {"context": context} if stack.with_context else {}
         )
         for stack, own in zip(stack_learners(learner.learners), state.learners, strict=True)
     )
-    return Mixture(advance(state.seen, fine), log_weights, after)
+    return Mixture(advance(state.seen, valid), log_weights, after)

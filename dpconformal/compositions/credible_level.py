@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from scipy import special
 
 _NODES = 24  # of an interpolating polynomial
 _FEW = 192  # totals that are solved for one by one
@@ -27,6 +26,8 @@ def exceedance(level: Any, mean: Any, total: Any) -> Any:
     Returns: In float64, on the host. Where F(x) is 0 or 1 for certain, so is the answer.
     """
     level, mean, total = (np.asarray(part, np.float64) for part in (level, mean, total))
+    from scipy import special  # slow to import, and needed by few
+
     value = special.betaincc(total * mean, total * (1 - mean), level)
     return np.where(level <= 0, 1.0, np.where(mean >= 1, 1.0, np.where(mean <= 0, 0.0, value)))[()]
 
@@ -42,13 +43,13 @@ def credible_level(level: Any, confidence: Any, total: Any) -> Any:
 
     parts = np.broadcast_arrays(*(np.asarray(part, np.float64) for part in (level, confidence, total)))
     level, confidence, total = parts
-    fine = (level > 0) & (level < 1) & (confidence > 0) & (confidence < 1) & (total > 0) & np.isfinite(total)
-    inner = [part[fine] for part in parts]
+    valid = (level > 0) & (level < 1) & (confidence > 0) & (confidence < 1) & (total > 0) & np.isfinite(total)
+    inner = [part[valid] for part in parts]
     answer = np.where((level == 0) | (level == 1), level, np.nan)
     answer = np.where((total > 0) & (confidence > 0) & (confidence < 1), answer, np.nan)
     if inner[0].size:
         ends = np.zeros_like(inner[0]), np.ones_like(inner[0])
-        answer[fine] = elementwise.find_root(_shortfall, ends, args=tuple(inner)).x
+        answer[valid] = elementwise.find_root(_shortfall, ends, args=tuple(inner)).x
     return answer[()]
 
 

@@ -1,4 +1,4 @@
-"""What prediction heads share: a belief that is asked for other levels than the user's."""
+"""Heads: beliefs that are asked for other levels than the user's, corrected or credible ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +69,7 @@ class Head:
         levels = as_levels(levels, None if isinstance(state, BinnedScores) else state.values.dtype)
         asked = self.asked(state.seen, levels)
         asked = jnp.where(state.seen < 0, jnp.nan, asked)
-        if not is_traced(asked) and np.isnan(asked).any():  # a spoilt state has no thresholds
+        if not is_traced(asked) and np.isnan(asked).any():  # an invalid state has no thresholds
             return jnp.full_like(levels, jnp.nan)
         return lifted(self.support, self.learner.quantile(state, asked), centred_bins(self.learner, state))
 
@@ -93,14 +93,14 @@ class Head:
             return None
         first = np.zeros((), begin.seen.dtype) if fresh else begin.seen if known is None else known[0]
         state = None if fresh and keep == "all" else broadcast_state(begin, rounds.batch) if fresh else begin
-        told = np.ones(rounds.length, bool) if observed is None else observed.reshape(-1, rounds.length)[0]
-        counts = first + (np.cumsum(told) - told).astype(begin.seen.dtype)
+        known_rounds = np.ones(rounds.length, bool) if observed is None else observed.reshape(-1, rounds.length)[0]
+        counts = first + (np.cumsum(known_rounds) - known_rounds).astype(begin.seen.dtype)
         whole = rounds._replace(levels=levels if is_traced(levels) else np.asarray(levels, float))
         parts = []
         for here in [slice(rounds.length)] if keep == "all" else slices_with_room(rounds):
             own = whole.part(here)
             asked = self._asked_in(counts[here], own.levels)
-            mask = None if own.observed is None else ~told[here]
+            mask = None if own.observed is None else ~known_rounds[here]
             run: Any = replay_batch(self.learner, own.scores, asked, state, mask=mask)
             state, thresholds = run.state, self._lifted(run.thresholds, run.state)
             parts.append(
@@ -279,6 +279,6 @@ class Credible(Head):
         return credible_levels(levels, float(self.confidence), float(self.learner.schedule.concentration) + seen)
 
     def _total(self, seen: Array) -> Array:
-        """Add up concentration and scores; NaN for a spoilt state. Beyond 2²⁴ float32 rounds, which moves no level."""
+        """Add up concentration and scores; NaN for an invalid state. Beyond 2²⁴ float32 rounds: no level moves."""
         total = jnp.asarray(self.learner.schedule.concentration, jnp.result_type(float)) + seen.astype(float)
         return jnp.where(seen < 0, jnp.nan, total)

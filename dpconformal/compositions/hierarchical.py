@@ -1,4 +1,4 @@
-"""What a hierarchical belief computes: the belief of a node from all above it, and where a score counts."""
+"""A belief for each group of a tree: the posterior mean of a hierarchical Dirichlet process."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -68,8 +68,8 @@ def belief_of(learner: Any, state: GroupedScores | GroupedCounts, node: Array) -
     """Mix what every node on the way has seen into the belief of a node; NaN for what is no node."""
     dtype = state.totals.dtype
     path, way, active, _ = path_to(learner, state.totals, node)
-    fine = (state.seen >= 0) & _is_node(learner, node)
-    prior = jnp.where(fine, path.prior, jnp.nan)
+    valid = (state.seen >= 0) & _is_node(learner, node)
+    prior = jnp.where(valid, path.prior, jnp.nan)
     if isinstance(state, GroupedCounts):
         mass = path.units @ jnp.where(active[:, None], state.counts[way], 0)
         bins = state.counts.shape[-1]
@@ -94,8 +94,8 @@ def quantile_of(learner: Any, state: GroupedScores | GroupedCounts, levels: Arra
 def update_counts(learner: Any, state: GroupedCounts, score: Array, node: Array) -> GroupedCounts:
     """Count a score in its bin, for its node and, as far as it is news, for those above."""
     dtype, bins = score.dtype, state.counts.shape[-1]
-    fine = is_valid_score(score, learner.support) & _is_node(learner, node)
-    known = jnp.where(fine, score, jnp.asarray(learner.support[0], dtype))
+    valid = is_valid_score(score, learner.support) & _is_node(learner, node)
+    known = jnp.where(valid, score, jnp.asarray(learner.support[0], dtype))
     here = bin_index(known, learner.support, bins, learner.rounding)
     ends = bin_edges(learner.support, bins, dtype)[jnp.stack([here, here + 1])]
     base = jnp.diff(learner.prior.cdf(ends))[0]
@@ -104,7 +104,7 @@ def update_counts(learner: Any, state: GroupedCounts, score: Array, node: Array)
     shares = shares_of(path, held, totals, jnp.sum(active) - 1, base)
     added = jnp.where(active, shares, 0)
     return GroupedCounts(
-        advance(state.seen, fine), state.counts.at[way, here].add(added), state.totals.at[way].add(added)
+        advance(state.seen, valid), state.counts.at[way, here].add(added), state.totals.at[way].add(added)
     )
 
 

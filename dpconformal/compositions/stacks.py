@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.beliefs import Quantized
+from dpconformal.beliefs import Belief, Quantized
 from dpconformal.beliefs.bins import BinnedScores
 from dpconformal.learner import ContextLearner, State
 from dpconformal.validation import is_hashable
@@ -25,17 +25,17 @@ class Stack(NamedTuple):
         Where they stand among all learners.
     learner : Learner
         One learner, each of whose numbers is an array, shape (n,).
-    told : bool
+    with_context : bool
         Whether it takes the context of a round.
     """
 
     places: tuple[int, ...]
     learner: Any  # leaves (n,)
-    told: bool
+    with_context: bool
 
 
 def takes_context(learner: Any) -> bool:
-    """Tell whether a learner is told the context of a round; of a mixture, whether any of those in it is."""
+    """Tell whether a learner takes the context of a round; of a mixture, whether any of those in it does."""
     inner = getattr(learner, "learners", None)
     return isinstance(learner, ContextLearner) and (inner is None or any(map(takes_context, inner)))
 
@@ -93,8 +93,26 @@ def vmap_learners(
     """Read something off every learner."""
     found = []
     for stack, state in zip(stack_learners(learners), stacks, strict=True):
-        given = {"context": context} if stack.told else {}
+        given = {"context": context} if stack.with_context else {}
         found.append(jax.vmap(lambda learner, own, given=given: reader(learner, own, **given))(stack.learner, state))
+    return jnp.concatenate(found)
+
+
+def quantiles_of(learners: Sequence[Any], stacks: Sequence[State], levels: Array, context: Any) -> Array:
+    """Read the thresholds of every learner, in any order: of all beliefs of one kind in one search, for one program."""
+    found: list[Array] = []
+    kinds: dict[Any, list[Belief]] = {}
+    for stack, state in zip(stack_learners(learners), stacks, strict=True):
+        if isinstance(stack.learner, Quantized) and isinstance(state, BinnedScores):
+            beliefs = jax.vmap(lambda one, own: one.belief(own, levels.dtype))(stack.learner, state)
+            leaves, structure = jax.tree.flatten(beliefs)
+            kinds.setdefault((structure, tuple(leaf.shape[1:] for leaf in leaves)), []).append(beliefs)
+            continue
+        given = {"context": context} if stack.with_context else {}
+        found.append(jax.vmap(lambda one, own, given=given: one.quantile(own, levels, **given))(stack.learner, state))
+    for beliefs_of_a_kind in kinds.values():
+        beliefs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *beliefs_of_a_kind)
+        found.append(jax.vmap(lambda belief: belief.quantile(levels))(beliefs))
     return jnp.concatenate(found)
 
 

@@ -14,8 +14,7 @@ from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
 from dpconformal.theory import coverage_bound
-from dpconformal.theory.checks import Line, no_claim
-from dpconformal.theory.checks import coverage as coverage_line
+from dpconformal.theory.checks import Check, coverage_check, no_claim
 from dpconformal.theory.path import path_of, sequences
 from dpconformal.validation import Scalar, check_float, check_int
 
@@ -61,7 +60,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
 
     tail = (1 - check_probability("prob", prob)) / 2
     delta = check_probability("delta", delta)
-    lines = [_band_line(one, delta) for _, one in sequences(run, observed=False)]
+    lines = [_band_check(one, delta) for _, one in sequences(run, observed=False)]
     run = run.observed()
     hits = covered(run)
     rounds, found = hits.shape[-2], hits.sum(axis=-2)
@@ -83,12 +82,12 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     return xr.Dataset({name: (dims, value) for name, value in variables.items()}, coords, about)
 
 
-def _band_line(sequence: Replay, delta: float) -> Line:
+def _band_check(sequence: Replay, delta: float) -> Check:
     """Hold one sequence to the band; where scores became known late, nothing is claimed."""
     run = sequence.observed()
     if not_at_once(sequence):
-        return no_claim(np.full(len(run.levels), np.nan))
-    return coverage_line(run, path_of(run), delta)
+        return no_claim(run)
+    return coverage_check(run, path_of(run), delta)
 
 
 def clopper_pearson(count: np.ndarray, rounds: int, tail: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What a person sees: text that is not obeyed. Figures and tables for the terminal have a file each, loaded late."""
+"""Output for people: escaped text; figures and terminal tables have a module each, which is imported late."""
 
 import unicodedata
 
@@ -6,11 +6,7 @@ _ACTS = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters that act, and
 
 
 def visible(text: str) -> str:
-    r"""
-    Write out the characters of a text that a terminal would obey.
-
-    Returns: The same with escape sequences, changes of direction and the like written as ``\x1b``. Ends of lines stay.
-    """
+    r"""Write what a terminal would obey as ``\x1b``: escapes, changes of direction and the like; no ends of lines."""
     if text.isprintable():
         return text
     return "".join(repr(sign)[1:-1] if sign != "\n" and unicodedata.category(sign) in _ACTS else sign for sign in text)

@@ -1,4 +1,4 @@
-"""What all pictures share: matplotlib on demand, quiet axes, a colour for each method."""
+"""Parts that all figures share: matplotlib on demand, plain axes, a colour for each method."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def pyplot() -> Any:
 
 
 def quiet(ax: Any) -> Any:
-    """Take away what a picture does not need."""
+    """Remove top and right spines, and mute the others."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(FAINT)
     ax.tick_params(colors=INK)
@@ -42,11 +42,7 @@ def quiet(ax: Any) -> Any:
 
 
 def as_label(name: Any) -> str:
-    r"""
-    Write a name for matplotlib, which takes what stands between dollars for a formula.
-
-    ``name``: Of a series or a learner, or anything that is to be read as it stands.
-    """
+    """Write a name for matplotlib, which takes what stands between dollars for a formula."""
     text = visible(str(name)).replace("\n", r"\n")
     return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…").replace("$", r"\$")
 

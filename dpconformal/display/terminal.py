@@ -1,8 +1,9 @@
-"""What is shown in a terminal: tables of 80 columns, and text that is shown and never obeyed."""
+"""The console, which escapes control characters, and tables of 80 columns."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -10,39 +11,26 @@ from rich.table import Table
 from rich.text import Text
 
 from dpconformal.display import visible
+from dpconformal.validation import format_level
 
 
 class Terminal(Console):
-    """The console of all commands: text goes to the terminal through here, and no character of it is obeyed."""
+    """The console of all commands, which escapes control characters in everything it prints."""
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, emoji=False)  # a name may hold :art:
 
+    def say(self, text: str) -> None:
+        """Print a text as it is, on a line as long as it takes."""
+        self.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def render_str(self, text: str, **options: Any) -> Text:
-        """Render text of whatever origin."""
+        """Render text with its control characters escaped."""
         return super().render_str(visible(text), **options)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Table:
-    """
-    Lay out a table.
-
-    Parameters
-    ----------
-    title : str
-        Above it; as it is, without markup.
-    columns : sequence of str
-        Headings.
-    rows : sequence of sequence of str
-        Cells.
-    left : int
-        Columns from the left that hold words; the others are numbers, to the right.
-
-    Returns
-    -------
-    rich.table.Table
-        To be printed.
-    """
+    """Lay out a table whose first ``left`` columns hold words, and the others numbers; the title has no markup."""
     shown = Table(
         box=box.SIMPLE_HEAD,
         title=escape(title),
@@ -59,7 +47,14 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
     return shown
 
 
-def number(value: Any) -> str:
+def table_of_series(title: str, levels: np.ndarray, columns: Sequence[np.ndarray]) -> Table:
+    """Lay out summaries over several series, a row for each level."""
+    heads = ("level", "coverage", "lowest", "highest", "mean threshold", "loss", "highest regret")
+    rows = [[format_level(level), *(format_number(column[k]) for column in columns)] for k, level in enumerate(levels)]
+    return table(title, heads, rows, left=0)
+
+
+def format_number(value: Any) -> str:
     """Write a number in few characters."""
     value = float(value)
     if value != value:

@@ -160,12 +160,12 @@ def _taken(learner: Any, both: Rounds, place: np.ndarray, delay: Any) -> Rounds:
     return _blank(learner, jax.tree.map(take, both), xp.broadcast_to(index >= 0, (*batch, place.size)))
 
 
-def _blank(learner: Any, told: Rounds, there: Any) -> Rounds:
+def _blank(learner: Any, feedback: Rounds, there: Any) -> Rounds:
     """Leave out what is not there: for its score stands a number in the support, at which a learner may look."""
-    real, ends = told.observed & there, support_of(learner)
-    xp = _namespace(told.scores, real, ends)
-    nothing = xp.clip(xp.zeros((), told.scores.dtype), *(xp.asarray(end, told.scores.dtype) for end in ends))
-    return told._replace(scores=xp.where(real, told.scores, nothing), observed=real)
+    observed, ends = feedback.observed & there, support_of(learner)
+    xp = _namespace(feedback.scores, observed, ends)
+    nothing = xp.clip(xp.zeros((), feedback.scores.dtype), *(xp.asarray(end, feedback.scores.dtype) for end in ends))
+    return feedback._replace(scores=xp.where(observed, feedback.scores, nothing), observed=observed)
 
 
 def _namespace(*values: Any) -> Any:

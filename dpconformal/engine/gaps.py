@@ -30,7 +30,7 @@ def quantile_between_atoms(
     # Clipping to the neighbours undoes rounding only, and makes crossings impossible.
     threshold = jnp.minimum(jnp.maximum(between, left), right)
     high = jnp.asarray(prior.support[1], levels.dtype)
-    # NaN in `between` tells of a spoilt state, a bad level or a bad prior.
+    # NaN in `between` tells of an invalid state, a bad level or a bad prior.
     return jnp.where((levels >= 1) & ~jnp.isnan(between), high, threshold)
 
 

@@ -1,4 +1,10 @@
-"""All cores at work: XLA runs one sequential loop per call, so several calls run in threads."""
+"""
+A belief's kernel in native loops: on every core for a long sequence or a batch, or inside ``jit``, ``vmap``, ``grad``.
+
+The belief offers its loops over one sequence as a :class:`NativeKernel`; what is around them is here, and the same for
+every belief: XLA runs one sequential loop per call, so several calls run in threads. Every round has a flag that says
+whether it is observed: padding and missing scores are one thing.
+"""
 
 import contextlib
 import functools
@@ -27,81 +33,6 @@ from dpconformal.validation import is_traced
 ALIGNMENT = 64  # bytes: what XLA asks of memory that it is to use as it is
 BYTES = 2**24  # results of a block of sequences, at most
 _local = threading.local()
-
-
-@contextlib.contextmanager
-def on_one_core() -> Iterator[None]:
-    """Leave the other cores alone, for a task of a scheduler that keeps them busy with other tasks."""
-    before = getattr(_local, "one", False)
-    _local.one = True
-    try:
-        yield
-    finally:
-        _local.one = before
-
-
-def cores() -> int:
-    """Count the cores this thread may keep busy: all that the process has, or the one of :func:`on_one_core`."""
-    if getattr(_local, "one", False):
-        return 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def in_threads(tasks: Iterable[Callable[[], Any]]) -> list[Any]:
-    """Run tasks side by side, one per core at a time."""
-    wide = bool(jax.config.read("jax_enable_x64"))  # may hold for this thread only
-
-    def run(task: Callable[[], Any]) -> Any:
-        with jax.enable_x64(wide):
-            return task()
-
-    results: list[Any] = []
-    waiting: deque[Future[Any]] = deque()
-    tasks = iter(tasks)
-    ahead = list(itertools.islice(tasks, 2))
-    if len(ahead) == 1:
-        return [ahead[0]()]
-    if cores() == 1:
-        return [task() for task in itertools.chain(ahead, tasks)]
-    with ThreadPoolExecutor(cores()) as pool:
-        for task in itertools.chain(ahead, tasks):
-            waiting.append(pool.submit(run, task))
-            if len(waiting) > cores():  # what the tasks to come need is made when their turn comes
-                results.append(waiting.popleft().result())
-        return results + [future.result() for future in waiting]
-
-
-def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Allocate an array that JAX can take over without a copy."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def blocks_of_sequences(count: int, bytes_each: int) -> list[slice]:
-    """Divide a batch into blocks of one size, enough of them for every core, small enough for memory."""
-    parts = -(-count * bytes_each // BYTES)
-    parts = min(-(-max(parts, 1) // cores()) * cores(), count)  # as many for each core
-    size = max(-(-count // max(parts, 1)), 1)
-    return [slice(start, start + size) for start in range(0, count, size)]
-
-
-def take_block(tree: Any, block: slice) -> Any:
-    """
-    Take a block of sequences out of a batch on the host.
-
-    ``block``: Which; where it reaches beyond the end, the last sequence is repeated, so that all blocks have one shape.
-    """
-
-    def cut(leaf: Any) -> np.ndarray:
-        piece = np.asarray(leaf)[block]
-        missing = block.stop - block.start - piece.shape[0]
-        return np.concatenate([piece, np.repeat(piece[-1:], missing, axis=0)]) if missing else piece
-
-    return jax.tree.map(cut, tree)
 
 
 class Segment(NamedTuple):
@@ -197,6 +128,49 @@ def _run_together(
     return jax.tree.map(np.asarray, _run_each(kernel, fresh, epoch, learner, begin, placed, rounds, keep))
 
 
+@jax.jit(static_argnames=("kernel", "fresh", "epoch", "keep"))
+def _run_each(
+    kernel: NativeKernel, fresh: bool, epoch: int, learner: Any, begin: State, placed: Any, rounds: Rounds, keep: str
+) -> tuple[Any, State]:
+    def one(given: Any) -> tuple[Any, State]:
+        own, placed, scores, observed = given
+        own = begin if fresh else own
+        counts = own.seen + _new_before(observed, own.seen.dtype)
+        return kernel.run(learner, own, placed, counts, Rounds(scores, rounds.levels, observed), keep, epoch)
+
+    return lax.map(one, (None if fresh else begin, placed, rounds.scores, rounds.observed))
+
+
+def _new_before(observed: Array, dtype: Any) -> Array:
+    """Count the new scores before each round and after the last, shape (T + 1,)."""
+    return jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(observed, dtype=dtype)])
+
+
+def _run_in_blocks(
+    kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
+) -> tuple[Any, State]:
+    """Replay many sequences, a block of them per core at a time."""
+    sequences, count = rounds.scores.shape
+    dtype, levels, padded = rounds.scores.dtype, rounds.levels.shape[-1], rounds.padded()
+    everything = aligned((sequences, count, levels) if keep == "all" else (0,), dtype)
+
+    def run(block: slice) -> Any:
+        own, scores, observed = take_block((None if fresh else begin, padded.scores, padded.observed), block)
+        own = begin if fresh else own
+        found = _run_together(kernel, learner, own, fresh, Rounds(scores, padded.levels, observed), keep)
+        used = slice(min(block.stop, sequences) - block.start)
+        kept, end = jax.tree.map(lambda leaf: leaf[used], found)
+        if keep == "all":
+            everything[block] = kept[:, :count]
+            kept = None
+        return kept, end
+
+    blocks = blocks_of_sequences(sequences, levels * padded.length * dtype.itemsize + 16 * count)
+    results = in_threads(functools.partial(run, block) for block in blocks)
+    kept, end = jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
+    return (everything if keep == "all" else kept), end
+
+
 def _run_segments(
     kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
 ) -> tuple[Any, State]:
@@ -267,47 +241,79 @@ def pad(column: np.ndarray, padding: int, filler: Any) -> np.ndarray:
     return np.concatenate([column, filler])
 
 
-def _run_in_blocks(
-    kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
-) -> tuple[Any, State]:
-    """Replay many sequences, a block of them per core at a time."""
-    sequences, count = rounds.scores.shape
-    dtype, levels, padded = rounds.scores.dtype, rounds.levels.shape[-1], rounds.padded()
-    everything = aligned((sequences, count, levels) if keep == "all" else (0,), dtype)
-
-    def run(block: slice) -> Any:
-        own, scores, observed = take_block((None if fresh else begin, padded.scores, padded.observed), block)
-        own = begin if fresh else own
-        found = _run_together(kernel, learner, own, fresh, Rounds(scores, padded.levels, observed), keep)
-        used = slice(min(block.stop, sequences) - block.start)
-        kept, end = jax.tree.map(lambda leaf: leaf[used], found)
-        if keep == "all":
-            everything[block] = kept[:, :count]
-            kept = None
-        return kept, end
-
-    blocks = blocks_of_sequences(sequences, levels * padded.length * dtype.itemsize + 16 * count)
-    results = in_threads(functools.partial(run, block) for block in blocks)
-    kept, end = jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
-    return (everything if keep == "all" else kept), end
+@contextlib.contextmanager
+def on_one_core() -> Iterator[None]:
+    """Leave the other cores alone, for a task of a scheduler that keeps them busy with other tasks."""
+    before = getattr(_local, "one", False)
+    _local.one = True
+    try:
+        yield
+    finally:
+        _local.one = before
 
 
-@jax.jit(static_argnames=("kernel", "fresh", "epoch", "keep"))
-def _run_each(
-    kernel: NativeKernel, fresh: bool, epoch: int, learner: Any, begin: State, placed: Any, rounds: Rounds, keep: str
-) -> tuple[Any, State]:
-    def one(given: Any) -> tuple[Any, State]:
-        own, placed, scores, observed = given
-        own = begin if fresh else own
-        counts = own.seen + _new_before(observed, own.seen.dtype)
-        return kernel.run(learner, own, placed, counts, Rounds(scores, rounds.levels, observed), keep, epoch)
-
-    return lax.map(one, (None if fresh else begin, placed, rounds.scores, rounds.observed))
+def cores() -> int:
+    """Count the cores this thread may keep busy: all that the process has, or the one of :func:`on_one_core`."""
+    if getattr(_local, "one", False):
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def _new_before(observed: Array, dtype: Any) -> Array:
-    """Count the new scores before each round and after the last, shape (T + 1,)."""
-    return jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(observed, dtype=dtype)])
+def in_threads(tasks: Iterable[Callable[[], Any]]) -> list[Any]:
+    """Run tasks side by side, one per core at a time."""
+    wide = bool(jax.config.read("jax_enable_x64"))  # may hold for this thread only
+
+    def run(task: Callable[[], Any]) -> Any:
+        with jax.enable_x64(wide):
+            return task()
+
+    results: list[Any] = []
+    waiting: deque[Future[Any]] = deque()
+    tasks = iter(tasks)
+    ahead = list(itertools.islice(tasks, 2))
+    if len(ahead) == 1:
+        return [ahead[0]()]
+    if cores() == 1:
+        return [task() for task in itertools.chain(ahead, tasks)]
+    with ThreadPoolExecutor(cores()) as pool:
+        for task in itertools.chain(ahead, tasks):
+            waiting.append(pool.submit(run, task))
+            if len(waiting) > cores():  # what the tasks to come need is made when their turn comes
+                results.append(waiting.popleft().result())
+        return results + [future.result() for future in waiting]
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Allocate an array that JAX can take over without a copy."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def blocks_of_sequences(count: int, bytes_each: int) -> list[slice]:
+    """Divide a batch into blocks of one size, enough of them for every core, small enough for memory."""
+    parts = -(-count * bytes_each // BYTES)
+    parts = min(-(-max(parts, 1) // cores()) * cores(), count)  # as many for each core
+    size = max(-(-count // max(parts, 1)), 1)
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def take_block(tree: Any, block: slice) -> Any:
+    """
+    Take a block of sequences out of a batch on the host.
+
+    ``block``: Which; where it reaches beyond the end, the last sequence is repeated, so that all blocks have one shape.
+    """
+
+    def cut(leaf: Any) -> np.ndarray:
+        piece = np.asarray(leaf)[block]
+        missing = block.stop - block.start - piece.shape[0]
+        return np.concatenate([piece, np.repeat(piece[-1:], missing, axis=0)]) if missing else piece
+
+    return jax.tree.map(cut, tree)
 
 
 @functools.lru_cache

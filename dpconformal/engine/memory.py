@@ -1,4 +1,4 @@
-"""Will it fit? A replay that cannot is refused before anything is allocated, with the size it needs and a way out."""
+"""Memory: refuse a replay that cannot fit before anything is allocated, with the size it needs and a way out."""
 
 import contextlib
 import math

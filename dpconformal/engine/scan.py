@@ -75,33 +75,33 @@ def drive(
     batch, count = rounds.batch, rounds.length
     layout = layout_of(rounds.scores) if several_devices() else None  # asks where they are: padding may move them
     # Without any round there is nothing to pad, and nothing to look at.
-    real, rounds = jnp.asarray(count, jnp.int32) if count else None, rounds.padded()
+    used, rounds = jnp.asarray(count, jnp.int32) if count else None, rounds.padded()
     if layout is not None:
         begin = spread_out(layout, state) if fresh else lay_out(layout, state)
-        whole = everywhere(layout, (learner, rounds.levels, real))
+        whole = everywhere(layout, (learner, rounds.levels, used))
         found = _scan_apart(read, keep, layout.mesh, whole, begin, lay_out(layout, rounds._replace(levels=None)))
         found = collected(layout, found)
     else:
         if several_devices():  # of a sequence out of a batch: one device is enough
             state = jax.tree.map(on_one_device, state)
         state = broadcast_state(state, batch) if fresh else state
-        found = _scan_any(read, keep, learner, state, jax.tree.map(jnp.asarray, rounds), real)
+        found = _scan_any(read, keep, learner, state, jax.tree.map(jnp.asarray, rounds), used)
     answers, end = found
     return (answers if keep == "summary" else first_rounds(answers, len(batch), count)), end
 
 
 def _scan_any(
-    read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, real: Array | None
+    read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, used: Array | None
 ) -> tuple[Any, State]:
     """Scan a sequence, or a batch whatever its axes."""
     batch = rounds.batch
     if not batch:
-        return _scan(read, keep, learner, state, rounds, real)
+        return _scan(read, keep, learner, state, rounds, used)
     count = math.prod(batch)
     state, own = jax.tree.map(
         lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, rounds._replace(levels=None))
     )
-    answers, end = _scan_batch(read, keep, learner, state, own._replace(levels=rounds.levels), real)
+    answers, end = _scan_batch(read, keep, learner, state, own._replace(levels=rounds.levels), used)
     return jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (answers, end))
 
 
@@ -109,15 +109,15 @@ def _scan_any(
 def _scan_apart(read: Reader, keep: str, mesh: Mesh, whole: Any, state: State, own: Rounds) -> tuple[Any, State]:
     """Scan a batch that is laid out over devices."""
 
-    def program(learner: Any, levels: Array, real: Array, state: State, own: Rounds) -> tuple[Any, State]:
-        return _scan_any(read, keep, learner, state, own._replace(levels=levels), real)
+    def program(learner: Any, levels: Array, used: Array, state: State, own: Rounds) -> tuple[Any, State]:
+        return _scan_any(read, keep, learner, state, own._replace(levels=levels), used)
 
     return apart(program, mesh, whole, (state, own))
 
 
 @jax.jit(static_argnames=("read", "keep"))
-def _scan(read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, real: Array | None) -> tuple[Any, State]:
-    """Scan one sequence: predict, then observe. The first ``real`` rounds alone, where others are padding."""
+def _scan(read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, used: Array | None) -> tuple[Any, State]:
+    """Scan one sequence: predict, then observe. The first ``used`` rounds alone: others are padding."""
     levels, per_round = rounds.levels, rounds.levels.ndim == 2
 
     def one_round(carry: Any, here: Rounds) -> tuple[Any, Any]:
@@ -128,24 +128,27 @@ def _scan(read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, r
         if keep == "summary":
             known = jnp.ones(1, bool) if observed is None else observed[None]
             totals, answer = add_rounds(totals, answer[None], score[None], asked[None], known), None
-        if here.feedback is not None:
-            score, observed, context = here.feedback.scores, here.feedback.observed, here.feedback.context
-            given = {} if context is None else {"context": context}
-        after = learner.observe(state, score, **given)  # then observe
+        feedback = here if here.feedback is None else here.feedback
+        score, observed = feedback.scores, feedback.observed
+        given = {} if feedback.context is None else {"context": feedback.context}
+        if feedback.weights is None:
+            after = learner.observe(state, score, **given)  # then observe
+        else:
+            after = learner.observe_weighted(state, score, feedback.weights)
         if observed is not None:
             after = jax.tree.map(lambda new, old: jnp.where(observed, new, old), after, state)
         return (after, totals), answer
 
     totals = no_rounds(levels.shape[-1], rounds.scores.dtype) if keep == "summary" else None
     rows = rounds if per_round else rounds._replace(levels=None)
-    if real is None:
+    if used is None:
         (end, totals), answers = lax.scan(one_round, (state, totals), rows)
     else:
-        (end, totals), answers = _scan_first(one_round, (state, totals), rows, real)
+        (end, totals), answers = _scan_first(one_round, (state, totals), rows, used)
     return (totals if keep == "summary" else answers), end
 
 
-def _scan_first(one_round: Callable[[Any, Any], Any], carry: Any, rows: Any, real: Array) -> tuple[Any, Any]:
+def _scan_first(one_round: Callable[[Any, Any], Any], carry: Any, rows: Any, used: Array) -> tuple[Any, Any]:
     """Do what ``lax.scan`` does for the first rounds, whose number the program does not depend on."""
     one_round = jax.jit(one_round, inline=True)  # traced once, though it is called for its shapes first
 
@@ -163,14 +166,14 @@ def _scan_first(one_round: Callable[[Any, Any], Any], carry: Any, rows: Any, rea
 
     length, shapes = jax.tree.leaves(rows)[0].shape[0], jax.eval_shape(one_round, carry, row(0))[1]
     kept = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
-    return lax.fori_loop(jnp.zeros_like(real), real, step, (carry, kept))
+    return lax.fori_loop(jnp.zeros_like(used), used, step, (carry, kept))
 
 
 @jax.jit(static_argnames=("read", "keep"))
 def _scan_batch(
-    read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, real: Array | None
+    read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, used: Array | None
 ) -> tuple[Any, State]:
     def one(state: State, own: Rounds) -> tuple[Any, State]:
-        return _scan(read, keep, learner, state, own._replace(levels=rounds.levels), real)
+        return _scan(read, keep, learner, state, own._replace(levels=rounds.levels), used)
 
     return jax.vmap(one)(state, rounds._replace(levels=None))

@@ -15,22 +15,22 @@ MOST = 2**31 - 1  # what a count of 32 bits holds
 S = TypeVar("S")
 
 
-def advance(count: Int[Array, ""], fine: Bool[Array, ""]) -> Int[Array, ""]:
+def advance(count: Int[Array, ""], valid: Bool[Array, ""]) -> Int[Array, ""]:
     """
-    Count one more score, or mark the state as spoilt.
+    Count one more score, or mark the state as invalid.
 
     Inside ``jit`` nothing can raise. A bad score, a full buffer or a count that holds no more sets the count to -1 for
     good, and a belief with a negative count answers NaN to everything.
     """
-    fine = fine & (count >= 0) & (count < jnp.iinfo(count.dtype).max)
-    return jnp.where(fine, count + 1, -1).astype(count.dtype)
+    valid = valid & (count >= 0) & (count < jnp.iinfo(count.dtype).max)
+    return jnp.where(valid, count + 1, -1).astype(count.dtype)
 
 
 def joint_count(first: Int[Array, ""], second: Int[Array, ""]) -> Int[Array, ""]:
     """
-    Count the scores of two states together, or mark the outcome as spoilt.
+    Count the scores of two states together, or mark the sum as invalid.
 
-    Returns: The sum; -1 if a state was spoilt or the sum is more than the dtype holds.
+    Returns: The sum; -1 if a state was invalid or the sum is more than the dtype holds.
     """
     total = first + second  # wraps to a negative number, if at all
     return jnp.where((first >= 0) & (second >= 0) & (total >= 0), total, -1).astype(first.dtype)
@@ -57,7 +57,7 @@ def room_to_count(state: S, rounds: int) -> S:
     Ordinary states count in 32 bits. One that is about to pass 2^31 - 1 scores gets 64, in all its whole numbers.
 
     ``state``: With a field ``seen``, also in a batch. A traced one is left as it is: inside ``jit`` a count that would
-    wrap marks the state as spoilt.
+    wrap marks the state as invalid.
     """
     seen: Any = state.seen  # type: ignore[attr-defined]
     if is_traced(seen):

@@ -55,10 +55,10 @@ def add_rounds(
     thresholds: Float[Array, "T A"],
     scores: Float[Array, " T"],
     levels: Float[Array, "#T A"],
-    real: Bool[Array, " T"],
+    observed: Bool[Array, " T"],
 ) -> Totals:
     """Add a stretch of rounds to totals."""
-    score, counts = scores[:, None], real[:, None]
+    score, counts = scores[:, None], observed[:, None]
     loss = pinball(jnp, thresholds, score, levels)
     return Totals(
         totals.covered + jnp.sum((score <= thresholds) & counts, axis=0, dtype=jnp.int32),
@@ -82,7 +82,7 @@ def totals_of(thresholds: Any, scores: Any, levels: Any, observed: Any = None) -
     levels = np.broadcast_to(levels, (*batch, changes, size)).reshape(count, changes, size)
     thresholds = np.asarray(thresholds).reshape(count, rounds, size)
     scores = np.asarray(scores).reshape(count, rounds)
-    real = None if observed is None else np.broadcast_to(observed, (*batch, rounds)).reshape(count, rounds)
+    observed = None if observed is None else np.broadcast_to(observed, (*batch, rounds)).reshape(count, rounds)
     length = max(min(rounds, TILE // (8 * max(size, 1))), 1)
     rows = max(min(count, TILE // (8 * length * max(size, 1))), 1)
     room = np.empty((2, rows, length, size))  # new memory for each tile is slow
@@ -92,7 +92,7 @@ def totals_of(thresholds: Any, scores: Any, levels: Any, observed: Any = None) -
             own, here = slice(row, row + rows), slice(start, start + length)
             part = thresholds[own, here]
             asked = levels[own] if changes == 1 else levels[own, here]
-            counts = None if real is None else real[own, here]
+            counts = None if observed is None else observed[own, here]
             gap, side = room[:, : part.shape[0], : part.shape[1]]
             found[:, own] += _tile_totals(part, scores[own, here], asked, counts, gap, side)
     covered, loss, threshold = found.reshape(3, *batch, size)
@@ -130,21 +130,21 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 def _traced_totals(thresholds: Any, scores: Any, levels: Any, observed: Any) -> Totals:
     """Add up round by round, so that rounding costs nothing in single precision either."""
-    real = jnp.ones(scores.shape, bool) if observed is None else jnp.broadcast_to(observed, scores.shape)
+    observed = jnp.ones(scores.shape, bool) if observed is None else jnp.broadcast_to(observed, scores.shape)
     per_round = levels.ndim == 2
 
-    def one(thresholds: Any, scores: Any, real: Any) -> Totals:
+    def one(thresholds: Any, scores: Any, observed: Any) -> Totals:
         def add(totals: Totals, row: Any) -> tuple[Totals, None]:
             threshold, score, counts, asked = row
             asked = asked if per_round else levels
             return add_rounds(totals, threshold[None], score[None], asked[None], counts[None]), None
 
         begin = no_rounds(thresholds.shape[-1], thresholds.dtype)
-        return jax.lax.scan(add, begin, (thresholds, scores, real, levels if per_round else None))[0]
+        return jax.lax.scan(add, begin, (thresholds, scores, observed, levels if per_round else None))[0]
 
     for _ in scores.shape[:-1]:
         one = jax.vmap(one)
-    return one(thresholds, jnp.asarray(scores), real)
+    return one(thresholds, jnp.asarray(scores), observed)
 
 
 def sum_totals(parts: Sequence[Totals]) -> Totals:

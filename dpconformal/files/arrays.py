@@ -1,4 +1,4 @@
-"""NumPy files as a source of scores."""
+"""NumPy and Parquet files as a source of scores."""
 
 import collections
 import warnings
@@ -11,15 +11,12 @@ import numpy as np
 from dpconformal.files.several import one_series
 from dpconformal.files.source import Block, Source, arrow, check_finite, choose_columns, row_place
 
-ROWS = 2**20
+ROWS = 2**20  # scores of a block
+BATCH_ROWS = 2**18  # the same, of Parquet
 
 
 def array_source(path: Path, column: str | None, batch: str | None) -> Source:
-    """
-    Open a ``.npy`` file; it is mapped, not read, so that it takes no memory and a header that lies takes none.
-
-    Returns: Of one series, or of several that are called by their numbers.
-    """
+    """Open a ``.npy`` file of one series, or of several that are called by their numbers."""
     for name, value in (("--column", column), ("--batch", batch)):
         if value is not None:
             raise ValueError(f"{name} {value}: {path} is an array without columns; leave {name} out")
@@ -29,6 +26,7 @@ def array_source(path: Path, column: str | None, batch: str | None) -> Source:
         raise ValueError(f"{path} is an archive of arrays: save one of them by itself, with numpy.save")
     try:
         with warnings.catch_warnings(action="error"):  # a header of Python 2, say, which was never checked
+            # Mapped, so that it takes no memory, and a header that lies takes none.
             array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # NumPy reads the header as Python text, and so it fails in many ways
         raise ValueError(f"{path} cannot be read as a NumPy file: {error}") from None
@@ -65,9 +63,6 @@ def array_source(path: Path, column: str | None, batch: str | None) -> Source:
             row += part.size
 
     return Source(str(path), "array", place, 0, blocks)
-
-
-BATCH_ROWS = 2**18
 
 
 def parquet_source(path: Path, column: str | None, batch: str | None, lone: bool = False) -> Source:

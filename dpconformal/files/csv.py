@@ -1,4 +1,4 @@
-"""CSV text: its separator and header, and the line at which it goes wrong."""
+"""CSV as a source of scores: Arrow reads it quickly, and where it fails the csv module finds the line."""
 
 import collections
 import csv
@@ -8,39 +8,66 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from dpconformal.files.several import one_series
 from dpconformal.files.source import Block, Source, arrow, check_finite, choose_columns, row_place
 
+BYTES = 2**24  # of a block
 LONGEST_LINE = 2**26  # bytes or characters
 _LONGEST_NAME = 1000  # characters of a column's name
+_MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
 # What stands for a number that is missing; none of these is a name of a column by itself.
 _MISSING = frozenset(["na", "nan", "n/a", "#n/a", "#na", "nil", "null", "none", "missing"])
 
 
-class Text:
-    """A source of CSV that can be read more than once: quickly at first, and line by line to explain what is wrong."""
+class Columns(NamedTuple):
+    """The columns of a file, and what each is for."""
 
-    def __init__(self, source: str, open: Callable[[], Any]) -> None:
+    names: list[str]
+    score: str
+    series: str | None
+    others: list[str]  # which may tell that there are several series
+
+
+def text_source(text: "Text", column: str | None, batch: str | None, lone: bool = False) -> Source:
+    """Open CSV: find its columns, and where its data begin."""
+    arrow()
+    names = text.names()
+    score, series = choose_columns(text.source, names, column, batch)
+    others = [name for name in names if name not in (score, series)] if lone else []
+    columns = Columns(names, score, series, others)
+
+    def blocks(where: int, row: int) -> Iterator[Block]:
+        first = row
+        for data, after in pieces(text, where):
+            block = _parse(text, columns, data, row, after)
+            row += block.scores.size
+            if block.scores.size:
+                yield block
+        if row == first == 0:
+            raise ValueError(f"{text.source} has a header and no rows: a file of scores has a row for each round")
+
+    source = Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
+    return one_series(source) if lone else source
+
+
+class Text:
+    """CSV that can be opened more than once: to be read quickly, and line by line to explain what is wrong."""
+
+    def __init__(self, source: str, open: Callable[[], io.BufferedReader | io.BytesIO]) -> None:
         self.source, self.open = source, open
 
-    def lines(self) -> Any:
-        """Open it as text."""
+    def _lines(self) -> io.TextIOWrapper:
         return io.TextIOWrapper(self.open(), encoding="utf-8-sig", newline="")
-
-    @property
-    def blank(self) -> int:
-        """How many lines before the first are blank."""
-        return self._start[0]
 
     @functools.cached_property
     def _start(self) -> tuple[int, str]:
         """How many lines are blank, and the line after them."""
         try:
-            with self.lines() as lines:
+            with self._lines() as lines:
                 for blank, line in enumerate(iter(lambda: lines.readline(LONGEST_LINE + 1), "")):
                     if len(line) > LONGEST_LINE:  # of blanks, too: the rest of it would count as another line
                         raise ValueError(
@@ -55,9 +82,13 @@ class Text:
             raise ValueError(f"{self.source} is no text in UTF-8: pass CSV, .parquet or .npy") from None
         raise ValueError(f"{self.source} is empty: a file of scores has a row for each round")
 
+    @property
+    def _blank(self) -> int:
+        return self._start[0]
+
     @functools.cached_property
     def separator(self) -> str:
-        """What stands between columns."""
+        """The character between columns."""
         return max(",;\t", key=self._start[1].count)
 
     @functools.cached_property
@@ -70,7 +101,7 @@ class Text:
 
     @functools.cached_property
     def _fields(self) -> list[str]:
-        where = f"{self.source}, line {self.blank + 1:,}"
+        where = f"{self.source}, line {self._blank + 1:,}"
         try:
             with long_fields:
                 fields = next(csv.reader([self._start[1]], delimiter=self.separator, strict=True))
@@ -91,31 +122,31 @@ class Text:
             return [str(k + 1) for k in range(len(names))]
         if len(set(names)) < len(names):
             twice = collections.Counter(names).most_common(1)[0][0]
-            raise ValueError(f"{self.source}, line {self.blank + 1:,}: two columns are called {twice!r}; rename one")
+            raise ValueError(f"{self.source}, line {self._blank + 1:,}: two columns are called {twice!r}; rename one")
         return names
 
     def data_start(self) -> int:
         """Return the byte at which the first row of data begins."""
         with self.open() as data:
-            mark = 3 if data.read(3) == b"\xef\xbb\xbf" else 0
-        with self.lines() as lines:
-            return mark + sum(len(line.encode()) for line in itertools.islice(lines, self.blank + self.has_header))
+            mark = len(_MARK) if data.read(len(_MARK)) == _MARK else 0
+        with self._lines() as lines:
+            return mark + sum(len(line.encode()) for line in itertools.islice(lines, self._blank + self.has_header))
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Go through the rows of data with their line numbers; among several columns empty lines are none."""
-        one = len(self.names()) == 1 and self.has_gap()
-        with self.lines() as lines:
-            for _ in range(self.blank):
+        """Yield the rows of data with their line numbers; an empty line is a row in a file of one column alone."""
+        keep_empty = len(self.names()) == 1 and self._has_gap()
+        with self._lines() as lines:
+            for _ in range(self._blank):
                 next(lines)
             reader = csv.reader(lines, delimiter=self.separator)
-            numbered = ((self.blank + reader.line_num, row) for row in reader if row or one)
+            numbered = ((self._blank + reader.line_num, row) for row in reader if row or keep_empty)
             with long_fields:
                 yield from itertools.islice(numbered, 1 if self.has_header else 0, None)
 
-    def has_gap(self) -> bool:
-        """Whether there is an empty line before a line that is not: in the midst of the data."""
+    def _has_gap(self) -> bool:
+        """Whether there is an empty line in the midst of the data."""
         with self.open() as data:
-            empty = (not line.strip() for line in itertools.islice(data, self.blank, None))
+            empty = (not line.strip() for line in itertools.islice(data, self._blank, None))
             return any(before and not after for before, after in itertools.pairwise(empty))
 
     def place(self, row: int) -> str:
@@ -124,7 +155,7 @@ class Text:
         return f"line {line:,}"
 
     def explain(self, column: str, batch: str | None) -> None:
-        """Go through line by line, and raise at the first that cannot be read."""
+        """Read line by line, and raise at the first that cannot be read."""
         names = self.names()
         k, j = names.index(column), None if batch is None else names.index(batch)
         line = 0
@@ -133,18 +164,18 @@ class Text:
                 where = f"{self.source}, line {line:,}"
                 if len(row) != len(names) and (row or len(names) > 1):
                     raise ValueError(f"{where}: {len(row)} columns, and the first line has {len(names)}; mend the line")
-                value = _number(row[k]) if row else None
+                field = row[k].strip() if row else ""
+                value = _number(field) if row else None
                 if value is None:
-                    what = f"{row[k].strip()!r} is not a number" if row and row[k].strip() else "nothing there"
-                    if line == self.blank + 1:  # which might have been meant as a header
+                    what = f"{field!r} is not a number" if field else "nothing there"
+                    if line == self._blank + 1:  # which might have been meant as a header
                         what += ", and no name of a column, which begins with a letter and is not NA, null or the like"
                     raise ValueError(
                         f"{where}, column {column!r}: {what}; mend it, or choose another column with --column"
                     )
                 if not math.isfinite(value):
                     raise ValueError(
-                        f"{where}, column {column!r}: {row[k].strip()} is no score; "
-                        "drop the round or fill it in on purpose"
+                        f"{where}, column {column!r}: {field} is no score; drop the round or fill it in on purpose"
                     )
                 if j is not None and not row[j].strip():
                     raise ValueError(f"{where}, column {batch!r}: no series; fill it in")
@@ -165,8 +196,21 @@ class Text:
         return 0
 
 
+def _is_word(field: str) -> bool:
+    """Whether a field can name a column: it begins with a letter, and does not say that something is missing."""
+    name = field.strip()
+    return bool(name) and (name[0].isalpha() or name[0] == "_") and name.lower() not in _MISSING
+
+
+def _number(text: str) -> float | None:
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
 class _LongFields:
-    """While anybody is within, the csv module, with its one limit for the whole process, reads fields of any length."""
+    """Lift the csv module's limit of the length of a field, which is one for the whole process."""
 
     def __init__(self) -> None:
         self._lock, self._within, self._limit = threading.Lock(), 0, 0
@@ -187,57 +231,19 @@ class _LongFields:
 long_fields = _LongFields()
 
 
-def _is_word(field: str) -> bool:
-    """Whether a field can name a column: it begins with a letter, and does not say that something is missing."""
-    name = field.strip()
-    return bool(name) and (name[0].isalpha() or name[0] == "_") and name.lower() not in _MISSING
-
-
-def _number(text: str) -> float | None:
-    try:
-        return None if "_" in text else float(text)
-    except ValueError:
-        return None
-
-
-BYTES = 2**24
-_MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
-
-
-def text_source(text: Text, column: str | None, batch: str | None, lone: bool = False) -> Source:
-    """Understand CSV: its columns, and where its data begin."""
-    pa = arrow()
-    names = text.names()
-    score, series = choose_columns(text.source, names, column, batch)
-    beside = [name for name in names if name not in (score, series)] if lone else []
-
-    def blocks(where: int, row: int) -> Iterator[Block]:
-        first = row
-        for data, after in pieces(text, where):
-            block = _parsed(pa, text, data, names, score, series, beside, row, after)
-            row += block.scores.size
-            if block.scores.size:
-                yield block
-        if row == first == 0:
-            raise ValueError(f"{text.source} has a header and no rows: a file of scores has a row for each round")
-
-    source = Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
-    return one_series(source) if lone else source
-
-
 def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
     """
-    Cut a file into pieces of whole lines.
+    Cut a file into pieces of whole lines, each with the byte after it.
 
-    Returns: Some lines, and the byte after them. Blank lines go with the line that follows them, so that a gap in the
-    data is seen in one piece; those at the end of the file are left out.
+    Blank lines go with the line that follows them, so that a gap in the data is seen in one piece; those at the end of
+    the file are left out.
     """
     with text.open() as file:
         file.seek(where)
         waiting = b""
         while fresh := file.read(BYTES):
             waiting += fresh
-            end = last_line(waiting, text.separator)
+            end = _last_line(waiting, text.separator)
             if not end and len(waiting) > LONGEST_LINE:  # it is in memory, and looked through again and again
                 raise ValueError(
                     f"{text.source}: no row ends in the {LONGEST_LINE:,} bytes after byte {where:,}; close the quotes "
@@ -251,19 +257,15 @@ def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
         yield waiting, where + len(waiting)
 
 
-def last_line(data: bytes, separator: str) -> int:
-    r"""
-    Find the end of the last line with something in it that is complete.
-
-    Returns: Bytes up to and with its newline; 0 if there is none. A newline within quotes ends no line.
-    """
+def _last_line(data: bytes, separator: str) -> int:
+    """Find the end of the last complete line with something in it; a newline within quotes ends no line."""
     end = data.rfind(b"\n") + 1 if b'"' not in data else _last_record(data, separator)
     whole = data[:end]
     return whole.find(b"\n", len(whole.rstrip())) + 1 if whole.strip() else 0
 
 
 def _last_record(data: bytes, separator: str) -> int:
-    """Go through records one by one: which quotes are meant as such cannot be told from their number."""
+    """Read records one by one: which quotes are meant as such cannot be told from their number."""
     consumed = end = 0
 
     def lines() -> Iterator[str]:
@@ -283,23 +285,15 @@ def _last_record(data: bytes, separator: str) -> int:
     return end
 
 
-def _parsed(
-    pa: Any,
-    text: Text,
-    data: bytes,
-    names: list[str],
-    score: str,
-    series: str | None,
-    beside: list[str],
-    row: int,
-    after: int,
-) -> Block:
+def _parse(text: Text, columns: Columns, data: bytes, row: int, after: int) -> Block:
+    """Parse a piece of a file with Arrow."""
+    pa, (names, score, series, others) = arrow(), columns
     gap = data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data
     if gap and len(names) == 1:
         text.explain(score, series)  # in a file of one column an empty line is a score that is missing
     if data.startswith(_MARK):
         data = b"\n" + data  # Arrow would skip it at the start of a piece, and not within one
-    texts = [*([] if series is None else [series]), *beside]
+    texts = [*([] if series is None else [series]), *others]
     try:
         table = pa.csv.read_csv(
             pa.py_buffer(data),
@@ -318,11 +312,11 @@ def _parsed(
     if not np.isfinite(values).all():
         text.explain(score, series)
         check_finite(text.source, f"column {score!r}", values, row_place, row)
-    others = {name: table[name].combine_chunks() for name in beside} or None
+    beside = {name: table[name].combine_chunks() for name in others} or None
     if series is None:
-        return Block(row, values, None, [], after, others)
+        return Block(row, values, None, [], after, beside)
     column = table[series].combine_chunks().dictionary_encode()
     keys = column.dictionary.to_pylist()
     if not all(key.strip() for key in keys):
         text.explain(score, series)
-    return Block(row, values, column.indices.to_numpy(), keys, after, others)
+    return Block(row, values, column.indices.to_numpy(), keys, after, beside)

@@ -1,4 +1,4 @@
-"""Whether a file that is read as one series seems to hold several: what its other columns say, block by block."""
+"""Detect that a file read as one series holds several, from its other columns, block by block."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _CALENDAR_WORD = re.compile(
 
 class OtherColumns:
     """
-    The columns beside the scores, watched while a file is read.
+    The columns beside the scores, and the patterns seen in them so far.
 
     A time that goes forward from row to row proves that there is one series. A time that goes back speaks for several;
     so does a key: a column whose values differ among rows of the same time, or, in a file without times, come in
@@ -36,17 +36,17 @@ class OtherColumns:
         self.values: dict[str, _Values] = {}
         self.rows = 0
 
-    def see(self, block: Block) -> None:
-        """Take in the other columns of a block."""
+    def update(self, block: Block) -> None:
+        """Update the patterns with a block."""
         others = block.others or {}
         for name, column in others.items():
             if self.rows == 0:
                 self.times[name], self.values[name] = _Times(name), _Values(name)
-            self.times[name].see(column, block.row)
+            self.times[name].update(column, block.row)
         times = next((times.now for times in self.times.values() if times.is_time), None)
         for name, column in others.items():
             if self.values[name].may_be_key and not self.times[name].is_time:
-                self.values[name].see(column, block.row, times)
+                self.values[name].update(column, block.row, times)
         self.rows += block.scores.size
 
     def keys(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class OtherColumns:
         in_order = bool(times) and all(time.back is None for time in times)
         crowded = any(2 * self.rows >= 3 * time.count for time in times)  # what repeats now and then says little
         found = {
-            name: values.as_key(self.rows, in_order)
+            name: values.describe_key(self.rows, in_order)
             for name, values in self.values.items()
             if not self.times[name].is_time and (crowded or not in_order)
         }
@@ -84,16 +84,12 @@ class OtherColumns:
 
 
 def one_series(source: Source) -> Source:
-    """
-    Watch the other columns of a file while it is read.
-
-    Returns: The same; after its last block, what seems to be several series is refused.
-    """
+    """Return a source that raises after its last block if the other columns show several series."""
 
     def blocks(where: int, row: int) -> Iterator[Block]:
         watched = OtherColumns()
         for block in source.blocks(where, row):
-            watched.see(block)
+            watched.update(block)
             yield block
         watched.check_one_series(source)
 
@@ -109,7 +105,7 @@ class _Times:
         self.now = np.zeros(0)  # (n,) of the block at hand
         self._last: tuple[float, str] | None = None
 
-    def see(self, column: Any, row: int) -> None:
+    def update(self, column: Any, row: int) -> None:
         numbers = _as_times(column, self.name) if self.is_time else None
         if numbers is None:
             self.is_time = False
@@ -137,7 +133,7 @@ class _Values:
         self._last = 0
         self._group: tuple[Any, set[int]] = (None, set())  # the last time, and what came at it
 
-    def see(self, column: Any, row: int, times: np.ndarray | None) -> None:
+    def update(self, column: Any, row: int, times: np.ndarray | None) -> None:
         plain = _plain(column)
         self.may_be_key = not plain.null_count and _is_key(plain[0].as_py())
         if not self.may_be_key:
@@ -153,19 +149,19 @@ class _Values:
         self.may_be_key = all(map(_is_key, own))
         codes = np.array([self._numbers.setdefault(value, len(self._numbers)) for value in own])[places]
         self.count = len(self._numbers)
-        self._follow(codes, np.arange(row, row + codes.size))
-        self.apart = self.apart and (times is None or self._differ(times, codes))
+        self._update_order(codes, np.arange(row, row + codes.size))
+        self.apart = self.apart and (times is None or self._differ_at_a_time(times, codes))
         self.may_be_key &= self.in_blocks or self.in_turn or self.apart
 
-    def _follow(self, codes: np.ndarray, rows: np.ndarray) -> None:
-        """See whether values stay away once they have gone, and whether they go round."""
+    def _update_order(self, codes: np.ndarray, rows: np.ndarray) -> None:
+        """Update whether values come in blocks, and whether they take turns."""
         self.in_blocks &= bool((np.diff(codes, prepend=self._last) >= 0).all())
         self._last = int(codes[-1])
         if self._period is None and (returned := codes != rows).any():
             self._period = int(rows[np.argmax(returned)])
         self.in_turn &= bool((codes == (rows if self._period is None else rows % self._period)).all())
 
-    def _differ(self, times: np.ndarray, codes: np.ndarray) -> bool:
+    def _differ_at_a_time(self, times: np.ndarray, codes: np.ndarray) -> bool:
         """Whether rows of the same time, which follow each other, have different values."""
         groups = np.cumsum(np.diff(times, prepend=times[0]) != 0)
         if groups[-1] + 1 < codes.size and np.unique(groups * (2 * MOST) + codes).size < codes.size:
@@ -177,8 +173,8 @@ class _Values:
         self._group = times[-1], last | before if time == times[-1] else last
         return True
 
-    def as_key(self, rows: int, in_order: bool) -> str:
-        """Say how the column shows that it is a key; empty if it does not."""
+    def describe_key(self, rows: int, in_order: bool) -> str:
+        """Describe how the column shows that it is a key; empty if it does not."""
         if not self.may_be_key or self.count < 2 or rows < 2 * self.count:
             return ""
         if in_order:
@@ -198,7 +194,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _plain(column: Any) -> Any:
-    """Return a column without a dictionary of its own, whose order is anyone's."""
+    """Return a column without dictionary encoding."""
     return column.cast(column.type.value_type) if hasattr(column, "indices") else column
 
 

@@ -1,4 +1,4 @@
-"""Where scores come from, a block at a time; which column holds them, and what is said when that cannot be told."""
+"""A source of scores, read in blocks, and the choice of its columns."""
 
 import difflib
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ class Block(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A file of scores that has been opened and understood."""
+    """An open file of scores."""
 
     name: str  # what errors call it
     column: str  # where in it the scores are, as errors call it
@@ -30,7 +30,7 @@ class Source(NamedTuple):
     blocks: Callable[[int, int], Iterator[Block]]
 
     def __iter__(self) -> Iterator[Block]:  # type: ignore[override]
-        """Go through all blocks."""
+        """Iterate over all blocks."""
         return self.blocks(self.start, 0)
 
     def check_range(self, block: Block, low: float, high: float, remedy: str) -> None:
@@ -53,11 +53,7 @@ _COMPARED = 1000  # columns up to which a similar name is looked for, which take
 
 
 def choose_columns(source: str, names: list[str], column: str | None, batch: str | None) -> tuple[str, str | None]:
-    """
-    Find the columns of the scores and of the series.
-
-    Returns: The column of the scores, and that of the series or None.
-    """
+    """Return the column of the scores, and that of the series or None."""
     series = None if batch is None else _named(source, names, batch, "--batch")
     score = _scores(source, names, batch) if column is None else _named(source, names, column, "--column")
     if score == series:
@@ -85,13 +81,13 @@ def _named(source: str, names: list[str], wanted: str, option: str) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    """List columns, the first of many."""
+    """List the first columns."""
     more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
 
 
 def check_finite(source: str, column: str, values: np.ndarray, place: Callable[[int], str], row: int = 0) -> None:
-    """Refuse what is no score."""
+    """Refuse scores that are not finite."""
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         more = f" ({bad.size - 1:,} more like it)" if bad.size > 1 else ""
@@ -102,7 +98,7 @@ def check_finite(source: str, column: str, values: np.ndarray, place: Callable[[
 
 
 def row_place(row: int) -> str:
-    """Say where a row is in a file that has rows only."""
+    """Name a row of a file without lines."""
     return f"row {row + 1:,}"
 
 

@@ -1,4 +1,4 @@
-"""Results appear whole or not at all; unfinished work stays beside them, to go on with."""
+"""Results that appear whole or not at all, and the hidden folder of unfinished work beside them."""
 
 import contextlib
 import errno
@@ -22,18 +22,27 @@ class Unwritable(OSError, ValueError):
 
 
 @contextlib.contextmanager
-def staged(folder: str | os.PathLike[str], within: Path | None = None) -> Iterator[Path]:
-    """
-    Collect files in a hidden place beside their folder, and move them there when all are written.
+def naming(folder: Path) -> Iterator[None]:
+    """Turn an OSError into one that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(folder, error) from None
 
-    Returns: Where to write. If anything goes wrong it is taken away, and so is a folder made for nothing.
-    """
+
+def unwritable(folder: Path, error: OSError) -> Unwritable:
+    """Return the error that a folder cannot be written to."""
+    if isinstance(error, Unwritable):
+        return error
+    return Unwritable(f"{folder} cannot be written to: {error.strerror or error}; choose another with --out")
+
+
+@contextlib.contextmanager
+def staging_folder(folder: str | os.PathLike[str], within: Path | None = None) -> Iterator[Path]:
+    """Collect files in a hidden place, and move them to their folder when all are written; on an error none is left."""
     folder = Path(folder)
-    with made(folder):
-        try:
-            stage = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=within or folder))
-        except OSError as error:
-            raise refused(folder, error) from None
+    with created_folder(folder), naming(folder):
+        stage = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=within or folder))
         try:
             yield stage
             files = sorted(stage.iterdir())
@@ -44,41 +53,27 @@ def staged(folder: str | os.PathLike[str], within: Path | None = None) -> Iterat
                 )
             for file in files:
                 os.replace(file, folder / file.name)
-        except OSError as error:
-            raise refused(folder, error) from None
         finally:
             shutil.rmtree(stage, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def made(folder: Path, hidden: bool = False) -> Iterator[None]:
-    """
-    Make a folder, and take it away again if it was made for nothing.
-
-    ``folder``: The folder. A link of the user's own is followed: it says where the results are wanted.
-    """
+def created_folder(folder: Path, hidden: bool = False) -> Iterator[None]:
+    """Make a folder, and take it away again if it was made for nothing."""
+    # A link of the user's own is followed: it says where the results are wanted.
     if folder.is_symlink() and (hidden or folder.lstat().st_uid != os.geteuid()):
         raise ValueError(
             f"{folder} is a link{'' if hidden else ' of another user'}: remove it, or choose another --out"
         )
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        try:
+        with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise refused(folder, error) from None
         yield
     finally:
         for path in missing:
             with contextlib.suppress(OSError):
                 path.rmdir()  # only an empty one can be
-
-
-def refused(folder: Path, error: OSError) -> Unwritable:
-    """Say that a folder cannot be written to."""
-    if isinstance(error, Unwritable):
-        return error
-    return Unwritable(f"{folder} cannot be written to: {error.strerror or error}; choose another with --out")
 
 
 _RECORD, _LOCK = "job.json", "lock"

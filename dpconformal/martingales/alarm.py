@@ -1,4 +1,4 @@
-"""Ranks of a stream: each score placed among those before it, in bins, so that memory does not grow with time."""
+"""An alarm for a stream that goes off at each change, on ranks in bins, so that memory does not grow with time."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from dpconformal.beliefs.bins import bin_of
 from dpconformal.engine.states import advance, room_to_count
 from dpconformal.learner import State, is_valid_score
 from dpconformal.martingales.capital import Capital, Composite, Martingale, check_capital
-from dpconformal.martingales.exchangeability import follow
+from dpconformal.martingales.exchangeability import fields_by_round
 from dpconformal.pytree import register
 from dpconformal.validation import (
     Numbers,
@@ -105,7 +105,7 @@ class BinnedRanks:
         check_seed("seed", seed)
         key = jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
         zero, coin = jnp.zeros((), jnp.int32), jnp.zeros((), dtype or jnp.result_type(float))
-        return _tossed(RankedBins(zero, key, coin, jnp.zeros(self.bins, jnp.int32)))
+        return _with_new_coin(RankedBins(zero, key, coin, jnp.zeros(self.bins, jnp.int32)))
 
     def rank(self, state: RankedBins, score: Numbers) -> Float[Array, ""]:
         """Place a score among those before it, in [0, 1]; the state stays as it is."""
@@ -113,7 +113,7 @@ class BinnedRanks:
 
     def observe(self, state: RankedBins, score: Numbers) -> RankedBins:
         """Return the state after one more score, with another coin."""
-        return _counted(self, room_to_count(state, 1), self._score(state, score))
+        return _with_score(self, room_to_count(state, 1), self._score(state, score))
 
     def restarted(self, state: RankedBins) -> RankedBins:
         """Forget the scores, and go on with new coins."""
@@ -128,7 +128,7 @@ class BinnedRanks:
 @jax.jit
 def _rank(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) -> Float[Array, ""]:
     dtype = state.coin.dtype
-    here = _place(ranks, score)
+    here = _bin_of(ranks, score)
     place = jnp.arange(ranks.bins, dtype=jnp.int32)
     less = jnp.sum(jnp.where(place < here, state.counts, 0))
     seen, equal = jnp.sum(state.counts), state.counts[here]
@@ -137,19 +137,19 @@ def _rank(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) -> Flo
 
 
 @jax.jit
-def _counted(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) -> RankedBins:
-    fine = is_valid_score(score, ranks.support)
-    counts = state.counts.at[_place(ranks, score)].add(fine.astype(state.counts.dtype))
-    return _tossed(state._replace(seen=advance(state.seen, fine), counts=counts))
+def _with_score(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) -> RankedBins:
+    valid = is_valid_score(score, ranks.support)
+    counts = state.counts.at[_bin_of(ranks, score)].add(valid.astype(state.counts.dtype))
+    return _with_new_coin(state._replace(seen=advance(state.seen, valid), counts=counts))
 
 
-def _place(ranks: BinnedRanks, score: Float[Array, ""]) -> Int[Array, ""]:
+def _bin_of(ranks: BinnedRanks, score: Float[Array, ""]) -> Int[Array, ""]:
     low, high = (jnp.asarray(end, score.dtype) for end in ranks.support)
     return bin_of(score, low, high, ranks.bins)
 
 
 @jax.jit
-def _tossed(state: RankedBins) -> RankedBins:
+def _with_new_coin(state: RankedBins) -> RankedBins:
     key = jax.random.wrap_key_data(state.key, impl="threefry2x32")
     coin = jax.random.uniform(jax.random.fold_in(key, jnp.maximum(state.seen, 0) + 1), (), state.coin.dtype)
     return state._replace(coin=coin)
@@ -262,14 +262,14 @@ class ChangeAlarm:
     def init(self, dtype: Any = None, seed: Any = None) -> Watch:
         """Return the state before any score; with a seed for the coins where one is given."""
         ranks = self.ranks.init(dtype, seed)
-        nothing = _nothing(self.martingale.init(ranks.coin.dtype))
+        nothing = _without_capital(self.martingale.init(ranks.coin.dtype))
         return Watch(ranks, nothing, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
 
     def observe(self, state: State, score: Numbers) -> Watch:
         """Return the state after one more score; ``state.alarm`` tells whether it set off the alarm."""
         _check_watch(self, state)
         state = state._replace(ranks=room_to_count(state.ranks, 1))
-        return _observed(self, state, as_score(score, self.support).astype(state.ranks.coin.dtype))
+        return _watch_round(self, state, as_score(score, self.support).astype(state.ranks.coin.dtype))
 
 
 def watch(alarm: ChangeAlarm, scores: Numbers, state: State | None = None) -> Watched:
@@ -312,8 +312,8 @@ def watch(alarm: ChangeAlarm, scores: Numbers, state: State | None = None) -> Wa
         begin, values = state, values.astype(np.dtype(state.ranks.coin.dtype))
     check_time_index("scores", scores)
     begin = begin._replace(ranks=room_to_count(begin.ranks, rounds))
-    (statistic, rung), end = follow(alarm, ("log_statistic", "alarm"), begin, values, fresh=state is None)
-    return Watched(statistic, rung, end)
+    (statistic, raised), end = fields_by_round(alarm, ("log_statistic", "alarm"), begin, values, fresh=state is None)
+    return Watched(statistic, raised, end)
 
 
 def _check_watch(alarm: ChangeAlarm, state: Any, batch: tuple[int, ...] = ()) -> None:
@@ -322,17 +322,17 @@ def _check_watch(alarm: ChangeAlarm, state: Any, batch: tuple[int, ...] = ()) ->
     check_capital(alarm.martingale, state.capital, batch)
 
 
-def _nothing(state: Capital) -> Capital:
+def _without_capital(state: Capital) -> Capital:
     return state._replace(log_capitals=jnp.full_like(state.log_capitals, -jnp.inf), rests=jnp.zeros_like(state.rests))
 
 
 @jax.jit
-def _observed(alarm: Any, state: Watch, score: Float[Array, ""]) -> Watch:
+def _watch_round(alarm: Any, state: Watch, score: Float[Array, ""]) -> Watch:
     ranks, own = jax.tree.map(
         lambda new, old: jnp.where(state.alarm, new, old),
-        (alarm.ranks.restarted(state.ranks), _nothing(state.capital)),
+        (alarm.ranks.restarted(state.ranks), _without_capital(state.capital)),
         (state.ranks, state.capital),
     )
     own = alarm.martingale.observe(alarm.martingale.funded(own), alarm.ranks.rank(ranks, score))
-    rung = own.log_capital >= jnp.log(jnp.asarray(alarm.threshold, score.dtype))
-    return Watch(alarm.ranks.observe(ranks, score), own, rung, state.alarms + rung.astype(state.alarms.dtype))
+    raised = own.log_capital >= jnp.log(jnp.asarray(alarm.threshold, score.dtype))
+    return Watch(alarm.ranks.observe(ranks, score), own, raised, state.alarms + raised.astype(state.alarms.dtype))

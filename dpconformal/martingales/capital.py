@@ -1,5 +1,6 @@
-"""What all martingales have in common: capital spread over bets, some of which jumps to other bets in each round."""
+"""Martingales against exchangeability: capital on bets, some of which jumps to other bets before each round."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -61,18 +62,21 @@ class Martingale(Protocol):
         ...
 
 
-class Bets:
-    """
-    A martingale by its bets: how capital is divided among them, which share jumps, and what each pays.
+class Division(NamedTuple):
+    """How capital is divided among jumpers, and how each of these divides its own among its bets."""
 
-    A martingale says that (``weights``, ``jumps``, ``division``, ``bets``) by pure functions; the checks and the sums
-    are done here.
-    """
+    weights: Float[Array, " J"]  # (jumpers,), the share of each jumper in fresh capital
+    jumps: Float[Array, " J"]  # (jumpers,), the share of a jumper's capital that is divided anew before each round
+    shares: Float[Array, " K"]  # (bets,), the share of each bet in what is divided anew
+
+
+class Bets:
+    """A martingale by its bets: pure functions say how capital is divided and what bets pay; the sums are done here."""
 
     def init(self, dtype: Any = None) -> Capital:
         """Return a capital of 1."""
         check_not_batched(self)
-        return _begun(self, np.dtype(dtype or jnp.result_type(float)))
+        return _initial_capital(self, np.dtype(dtype or jnp.result_type(float)))
 
     def observe(self, state: State, p: Numbers) -> Capital:
         """Return the capital after a bet on one more number."""
@@ -80,23 +84,15 @@ class Bets:
         number = as_levels(p, state.shares.dtype, "p")
         if number.ndim:
             raise ValueError(f"p has shape {number.shape}: observe takes one number; use run for many, or jax.vmap")
-        return _observed(self, state, number)
+        return _place_bets(self, state, number)
 
     def funded(self, state: Capital) -> Capital:
         """Return the capital with one more unit, divided as at first."""
         check_capital(self, state)
-        return _funded(self, state)
+        return _add_unit(self, state)
 
-    def weights(self, dtype: Any) -> Float[Array, " J"]:
-        """Return the share of each jumper in fresh capital."""
-        raise NotImplementedError
-
-    def jumps(self, dtype: Any) -> Float[Array, " J"]:
-        """Return the share of each jumper's capital that is divided anew before each round."""
-        raise NotImplementedError
-
-    def division(self, dtype: Any) -> Float[Array, " K"]:
-        """Return the share of each bet in what is divided anew."""
+    def division(self, dtype: Any) -> Division:
+        """Return how capital is divided."""
         raise NotImplementedError
 
     def bets(self, p: Float[Array, ""]) -> Float[Array, "#J K"]:
@@ -117,29 +113,28 @@ def check_capital(martingale: Any, state: Any, batch: tuple[int, ...] = ()) -> N
 
 
 @jax.jit(static_argnames="dtype")
-def _begun(martingale: Any, dtype: Any) -> Capital:
-    weights, division = martingale.weights(dtype), martingale.division(dtype)
+def _initial_capital(martingale: Any, dtype: Any) -> Capital:
+    weights, _, division = martingale.division(dtype)
     shares = jnp.broadcast_to(division[None], weights.shape + division.shape)
     return Capital(jnp.log(weights), jnp.zeros_like(weights), shares)
 
 
 @jax.jit
-def _funded(martingale: Any, state: Capital) -> Capital:
-    fresh = _begun(martingale, np.dtype(state.shares.dtype))
+def _add_unit(martingale: Any, state: Capital) -> Capital:
+    fresh = _initial_capital(martingale, np.dtype(state.shares.dtype))
     log_capitals = jnp.logaddexp(state.log_capitals, fresh.log_capitals)
     old, new = (jnp.exp(part.log_capitals - log_capitals)[:, None] for part in (state, fresh))
     return Capital(log_capitals, jnp.zeros_like(state.rests), old * state.shares + new * fresh.shares)
 
 
 @jax.jit
-def _observed(martingale: Any, state: Capital, p: Float[Array, ""]) -> Capital:
-    dtype = state.shares.dtype
-    jumps, division = martingale.jumps(dtype)[:, None], martingale.division(dtype)[None]
+def _place_bets(martingale: Any, state: Capital, p: Float[Array, ""]) -> Capital:
+    _, jumps, division = martingale.division(state.shares.dtype)
     # Capital moves before the bet, so what is bet depends on the past alone.
-    paid = ((1 - jumps) * state.shares + jumps * division) * martingale.bets(p)
+    held = (1 - jumps[:, None]) * state.shares + jumps[:, None] * division[None]
+    paid = held * martingale.bets(p)
     growth = jnp.sum(paid, axis=-1)
-    # Added as by Kahan.
-    step = jnp.log(growth) + state.rests
+    step = jnp.log(growth) + state.rests  # added as by Kahan
     log_capitals = state.log_capitals + step
     rests = jnp.where(jnp.isneginf(state.log_capitals), 0, step - (log_capitals - state.log_capitals))
     return Capital(log_capitals, rests, paid / growth[:, None])
@@ -150,15 +145,16 @@ class _HalfBets(Bets):
 
     spread: bool
 
-    def weights(self, dtype: Any) -> Float[Array, " J"]:
-        """Return equal shares."""
-        jumps = self.jumps(dtype)
-        return jnp.full_like(jumps, 1 / jumps.shape[0])
+    def _rates(self) -> Sequence[Scalar]:
+        """Return the rate of each jumper."""
+        raise NotImplementedError
 
-    def division(self, dtype: Any) -> Float[Array, " K"]:
-        """Return equal shares."""
-        count = 5 if self.spread else 3
-        return jnp.full(count, 1 / count, dtype)
+    def division(self, dtype: Any) -> Division:
+        """Return equal shares, and the rates."""
+        jumps = jnp.stack([jnp.asarray(rate, dtype) for rate in self._rates()])
+        jumps = jnp.where((jumps >= 0) & (jumps <= 1), jumps, jnp.nan)  # only traced ones get here unchecked
+        bets = 5 if self.spread else 3
+        return Division(jnp.full_like(jumps, 1 / jumps.shape[0]), jumps, jnp.full(bets, 1 / bets, dtype))
 
     def bets(self, p: Float[Array, ""]) -> Float[Array, "#J K"]:
         """Return 1 + ε(p − ½) for ε = 0, 1, −1, and the same for abs(2p − 1), which is uniform if p is."""
@@ -205,9 +201,8 @@ class SimpleJumper(_HalfBets):
         object.__setattr__(self, "rate", check_float("SimpleJumper.rate", self.rate, 0.0, 1.0, open_low=True))
         _check_flag("SimpleJumper.spread", self.spread)
 
-    def jumps(self, dtype: Any) -> Float[Array, " J"]:
-        """Return the one rate."""
-        return _rates([self.rate], dtype)
+    def _rates(self) -> Sequence[Scalar]:
+        return [self.rate]
 
 
 @register(static=("spread",))
@@ -244,35 +239,20 @@ class Composite(_HalfBets):
     spread: bool = True
 
     def __post_init__(self) -> None:
-        named = ((f"Composite.rates[{i}]", rate) for i, rate in enumerate(_several(self.rates)))
-        object.__setattr__(
-            self, "rates", tuple(check_float(name, rate, 0.0, 1.0, open_low=True) for name, rate in named)
-        )
+        if not (isinstance(self.rates, (tuple, list)) or getattr(self.rates, "ndim", 0) == 1) or not len(self.rates):
+            raise ValueError(f"Composite.rates = {self.rates!r}: pass one rate or more, such as (0.1, 0.01)")
+        named = ((f"Composite.rates[{i}]", rate) for i, rate in enumerate(self.rates))
+        rates = tuple(check_float(name, rate, 0.0, 1.0, open_low=True) for name, rate in named)
+        object.__setattr__(self, "rates", rates)
         _check_flag("Composite.spread", self.spread)
 
-    def jumps(self, dtype: Any) -> Float[Array, " J"]:
-        """Return the rates."""
-        return _rates(self.rates, dtype)
-
-
-def _rates(rates: Any, dtype: Any) -> Float[Array, " J"]:
-    """Return the rates as an array; NaN for traced ones out of range, which nobody could check."""
-    found = jnp.stack([jnp.asarray(rate, dtype) for rate in rates])
-    return jnp.where((found >= 0) & (found <= 1), found, jnp.nan)
-
-
-def _several(rates: Any) -> list[Any]:
-    if not (isinstance(rates, (tuple, list)) or getattr(rates, "ndim", 0) == 1) or not len(rates):
-        raise ValueError(f"Composite.rates = {rates!r}: pass one rate or more, such as (0.1, 0.01)")
-    return list(rates)
+    def _rates(self) -> Sequence[Scalar]:
+        return self.rates
 
 
 def _check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"{name} = {value!r}: pass True or False")
-
-
-_SIDES = ("both", "low", "high")
 
 
 @register(static=("nodes", "side"))
@@ -317,31 +297,24 @@ class Mixture(Bets):
         object.__setattr__(self, "nodes", check_size("Mixture.nodes", self.nodes, 1))
         if self.nodes > 256:
             raise ValueError(f"Mixture.nodes = {self.nodes}: at most 256; 16 differ from the integral by little")
-        if self.side not in _SIDES:
-            raise ValueError(f"Mixture.side = {self.side!r}: pass one of {', '.join(_SIDES)}")
-        ends: dict[str, Any] = {"open_low": True, "open_high": True}
-        object.__setattr__(self, "floor", check_float("Mixture.floor", self.floor, 0.0, 1.0, **ends))
+        if self.side not in ("both", "low", "high"):
+            raise ValueError(f"Mixture.side = {self.side!r}: pass one of both, low, high")
+        floor = check_float("Mixture.floor", self.floor, 0.0, 1.0, open_low=True, open_high=True)
+        object.__setattr__(self, "floor", floor)
 
     def init(self, dtype: Any = None) -> Capital:
         """Return a capital of 1."""
         state = super().init(dtype)
-        own = state.shares.dtype
-        if not is_traced(self.floor) and self.floor < jnp.finfo(own).tiny:
-            raise ValueError(f"Mixture.floor = {self.floor:g}: too small for {own}; at least {jnp.finfo(own).tiny:.3g}")
+        own, least = state.shares.dtype, jnp.finfo(state.shares.dtype).tiny
+        if not is_traced(self.floor) and self.floor < least:
+            raise ValueError(f"Mixture.floor = {self.floor:g}: too small for {own}; at least {least:.3g}")
         return state
 
-    def weights(self, dtype: Any) -> Float[Array, " J"]:
-        """Return the weights of the quadrature."""
-        weights = _legendre(self.nodes)[1]
-        return jnp.asarray(np.tile(weights, 2) / 2 if self.side == "both" else weights, dtype)
-
-    def jumps(self, dtype: Any) -> Float[Array, " J"]:
-        """Return a rate of 0 for each exponent, which is a jumper of one bet."""
-        return jnp.zeros_like(self.weights(dtype))
-
-    def division(self, dtype: Any) -> Float[Array, " K"]:
-        """Return all for the one bet."""
-        return jnp.ones(1, dtype)
+    def division(self, dtype: Any) -> Division:
+        """Return the weights of the quadrature: each exponent is a jumper of one bet, and none of them jumps."""
+        nodes = _legendre(self.nodes)[1]
+        weights = jnp.asarray(np.tile(nodes, 2) / 2 if self.side == "both" else nodes, dtype)
+        return Division(weights, jnp.zeros_like(weights), jnp.ones(1, dtype))
 
     def bets(self, p: Float[Array, ""]) -> Float[Array, "J 1"]:
         """Return what each power bet pays."""
@@ -354,6 +327,6 @@ class Mixture(Bets):
 
 
 def _legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights on (0, 1)."""
+    """Return nodes and weights on (0, 1)."""
     place, weight = np.polynomial.legendre.leggauss(nodes)
     return (place + 1) / 2, weight / 2

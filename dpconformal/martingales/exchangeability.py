@@ -1,4 +1,4 @@
-"""Ranks at arrival: where each score falls among those before it, which needs no model to be uniform."""
+"""The test of exchangeability: ranks of the scores at their arrival, and a martingale that bets on them."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -169,13 +169,13 @@ def run(martingale: Martingale, p: Numbers, state: Capital | None = None) -> Pat
         dtype = np.result_type(numbers.dtype, state.shares.dtype)
         numbers, begin = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(dtype), (numbers, state))
     check_time_index("p", p)
-    (log_capital,), end = follow(martingale, ("log_capital",), begin, numbers, fresh=state is None)
+    (log_capital,), end = fields_by_round(martingale, ("log_capital",), begin, numbers, fresh=state is None)
     return Path(log_capital, end)
 
 
 @register(static=("fields",))
 @dataclass(frozen=True)
-class _Followed:
+class _StateReader:
     """A learner for the generic scan: it answers each round with some fields of its state."""
 
     owner: Any
@@ -195,21 +195,18 @@ class _Followed:
         return self.owner.observe(state, score)
 
 
-def follow(
+def fields_by_round(
     owner: Any, fields: tuple[str, ...], state: Any, values: Float[Array, "*B T"], fresh: bool
 ) -> tuple[tuple[Array, ...], Any]:
     """Scan a sequence, or a batch of them; return some fields of the state after each round, and the final state."""
-    learner = _Followed(owner, fields)
+    learner = _StateReader(owner, fields)
     before, end = drive(_answer, learner, state, Rounds(values, np.zeros(0, values.dtype)), fresh=fresh)
     if not values.shape[-1]:
         return before, end
-    xp = jnp if is_traced(before) else np
-
-    def moved_up(rows: Any, last: Any) -> Array:
-        return jnp.asarray(xp.concatenate([rows[..., 1:], last[..., None]], axis=-1))
-
+    xp, last = jnp if is_traced(before) else np, _answer(learner, end, None, None)
     # The generic scan reads a state before each round.
-    return jax.tree.map(moved_up, before, _answer(learner, end, None, None)), end
+    rows = (xp.concatenate([row[..., 1:], own[..., None]], axis=-1) for row, own in zip(before, last, strict=True))
+    return tuple(jnp.asarray(row) for row in rows), end
 
 
 @jax.jit

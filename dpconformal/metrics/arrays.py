@@ -59,11 +59,7 @@ def batch_axes(run: Replay) -> list[str]:
 
 
 def observed_rounds(run: Replay) -> np.ndarray:
-    """
-    List the rounds that are judged, as the user counts them.
-
-    Returns: From 1 on, without those that are masked; where sequences are masked in different rounds, 1, …, N.
-    """
+    """List the rounds that are judged, as the user counts them; 1, …, N where masks differ between sequences."""
     rounds = np.arange(1, np.shape(run.scores)[-1] + 1)
     if run.mask is None:
         return rounds
@@ -74,12 +70,10 @@ def observed_rounds(run: Replay) -> np.ndarray:
 
 def arrays_of(run: Any) -> Arrays:
     """
-    Take a run apart.
+    Take a run apart: arrays of the rounds that were observed, with a level axis on all.
 
-    Sums over millions of rounds need more digits than float32 has, so outside ``jit`` everything is
-    computed on the host in float64, whatever the run's dtype.
-
-    Returns: With a level axis on all, of the rounds that were observed.
+    Sums over millions of rounds need more digits than float32 has, so outside ``jit`` everything is computed on the
+    host in float64, whatever the run's dtype.
     """
     run = checked_run(run).observed()
     traced = is_traced(run.thresholds, run.scores, run.levels)
@@ -113,8 +107,7 @@ def totals_over_rounds(arrays: Arrays) -> Totals:
     """Add up a run; losses that float64 cannot hold together are an error."""
     xp, thresholds, scores, levels = arrays
     if xp is jnp:
-        parts = (jnp.sum(part, axis=-2) for part in (scores <= thresholds, pinball(*arrays), thresholds))
-        covered, loss, total = parts
+        covered, loss, total = (jnp.sum(part, axis=-2) for part in (scores <= thresholds, pinball(*arrays), thresholds))
         return Totals(covered, Sum(loss, jnp.zeros_like(loss)), Sum(total, jnp.zeros_like(total)))
     found = totals_of(thresholds, scores[..., 0], levels)
     check_finite(found.loss.high, thresholds)

@@ -103,10 +103,12 @@ def read_again(run: Replay, reader: Any, query: Array) -> Any:
         begin = fresh_state(run.learner, scores.shape[-1], scores.dtype)
     else:
         scores, begin = state_to_carry_on(run.learner, scores, start)
-    late = None
+    if run.weights is not None:
+        begin = run.learner.weighted_state(begin, scores.dtype)
+    late, weights = None, run.weights if run.weights is None else jnp.asarray(run.weights)
     if not_at_once(run):
-        late = feedback_stream(run.learner, run.delay, Rounds(scores, None, observed, run.context), waiting)
-    rounds = Rounds(scores, query.astype(scores.dtype), observed, run.context, late)
+        late = feedback_stream(run.learner, run.delay, Rounds(scores, None, observed, run.context, weights), waiting)
+    rounds = Rounds(scores, query.astype(scores.dtype), observed, run.context, weights, late)
     found = drive(reader, run.learner, begin, rounds, fresh=start is None)[0]
     return found if run.mask is None else take_rounds(found, kept_rounds(run.mask))
 

@@ -199,15 +199,15 @@ def crossings(run: Replay) -> Crossings:
     arrays = arrays_of(run)
     if is_traced(arrays.thresholds):
         raise ValueError("run is being traced: count crossings outside jit")
-    count, by_level = crossed(arrays.thresholds, arrays.levels)
+    count, by_level = find_crossings(arrays.thresholds, arrays.levels)
     return Crossings((count > 0).sum(axis=-1), count.sum(axis=-1), by_level.sum(axis=-2))
 
 
-def crossed(thresholds: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def find_crossings(thresholds: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     Find the crossings of each round, given thresholds (..., T, A) and levels (..., T or 1, A).
 
-    Returns: Crossing pairs a round, shape (..., T); whether a level crosses another, shape (..., T, A).
+    Returns: Crossing pairs, (..., T); whether a level crosses another, (..., T, A).
     """
     order = np.argsort(levels, axis=-1, kind="stable")
     ranked = np.take_along_axis(thresholds, order, axis=-1)
@@ -227,7 +227,8 @@ def crossed(thresholds: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.
         involved[:, i] |= above.any(axis=1)
         involved[:, i + 1 :] |= above
     count[index] = pairs
-    np.put_along_axis(in_place := np.zeros_like(involved), order, involved, axis=-1)
+    in_place = np.zeros_like(involved)
+    np.put_along_axis(in_place, order, involved, axis=-1)
     by_level[index] = in_place
     return count, by_level
 
@@ -258,7 +259,7 @@ def interval_width(run: Replay, lower: Scalar, upper: Scalar) -> Any:
     lower, upper = check_float("lower", lower, 0.0, 1.0), check_float("upper", upper, 0.0, 1.0)
     if not lower < upper:
         raise ValueError(f"upper = {upper}: must exceed lower = {lower}")
-    low, high = _pair(run, arrays_of(run), lower, upper)
+    low, high = _thresholds_of(run, arrays_of(run), lower, upper)
     return high - low
 
 
@@ -288,12 +289,12 @@ def interval_score(run: Replay, lower: Scalar, upper: Scalar) -> Any:
     if not (0 < check_float("lower", lower) < check_float("upper", upper) < 1):
         raise ValueError(f"lower = {lower}, upper = {upper}: need 0 < lower < upper < 1")
     arrays = arrays_of(run)
-    low, high = _pair(run, arrays, lower, upper)
+    low, high = _thresholds_of(run, arrays, lower, upper)
     score, maximum = arrays.scores[..., 0], arrays.xp.maximum
     return (high - low) + maximum(low - score, 0) / lower + maximum(score - high, 0) / (1 - upper)
 
 
-def _pair(run: Replay, arrays: Arrays, lower: Scalar, upper: Scalar) -> tuple[Any, Any]:
+def _thresholds_of(run: Replay, arrays: Arrays, lower: Scalar, upper: Scalar) -> tuple[Any, Any]:
     if is_traced(run.levels) or np.ndim(run.levels) != 1:
         raise ValueError("run.levels change by round or are traced: an interval needs two fixed levels")
     levels = np.asarray(run.levels)

@@ -41,8 +41,8 @@ def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers =
     else:
         if score is None or level is None:
             raise ValueError("score and level are needed beside thresholds; or pass a run")
-        names = ("threshold", "score", "level")
-        threshold, score, level = (as_numbers(n, v) for n, v in zip(names, (run, score, level), strict=True))
+        given = {"threshold": run, "score": score, "level": level}
+        threshold, score, level = (as_numbers(name, value) for name, value in given.items())
         xp = jnp if is_traced(threshold, score, level) else np
         if xp is np:
             raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
@@ -91,10 +91,8 @@ def regret(run: Replay, *, running: bool = False) -> Any:
 @by_sequence
 def _regret(run: Replay) -> Any:
     arrays = arrays_of(run)
-    loss, least = (
-        totals_over_rounds(arrays).loss.high,
-        best_threshold(arrays.xp, arrays.scores[..., 0], arrays.levels)[1],
-    )
+    loss = totals_over_rounds(arrays).loss.high
+    least = best_threshold(arrays.xp, arrays.scores[..., 0], arrays.levels)[1]
     check_finite(least, arrays.thresholds)
     return loss - least
 
@@ -142,10 +140,9 @@ def discounted_regret(run: Replay, discount: Scalar) -> Any:
 @np.errstate(over="ignore", invalid="ignore")  # ∞ where there is no score, and for callers to see
 def best_threshold(xp: Any, scores: Any, levels: Any, weights: Any = None) -> tuple[Any, Any]:
     """
-    Find the best fixed threshold in hindsight.
+    Find the best fixed threshold in hindsight, which is a score, and its total loss, both (..., A).
 
-    ``scores``: (..., T), infinite where there is none. ``levels``: (..., T or 1, A). ``weights``: of the losses, (...,
-    T). Returns: The threshold, a score, and its total loss, both (..., A).
+    ``scores``: (..., T), infinite where there is none. ``levels``: (..., T or 1, A). ``weights``: Of losses, (..., T).
     """
     shape = (*scores.shape[:-1], levels.shape[-1])
     if not scores.shape[-1]:
@@ -167,8 +164,8 @@ def best_threshold(xp: Any, scores: Any, levels: Any, weights: Any = None) -> tu
     if levels.shape[-2] == 1:
         wanted, pull = (levels[..., 0, :] * part[..., -1:] for part in (mass, moment))
     else:
-        real = xp.where(xp.isfinite(scores), xp.ones_like(scores) if weights is None else weights, 0)
-        wanted, pull = (xp.sum(levels * part[..., None], axis=-2) for part in moments(scores, real))
+        own = xp.where(xp.isfinite(scores), xp.ones_like(scores) if weights is None else weights, 0)
+        wanted, pull = (xp.sum(levels * part[..., None], axis=-2) for part in moments(scores, own))
     # A sum of quantile losses turns upwards where the weight passed reaches the weighted sum of levels.
     if weights is None:
         place = xp.ceil(wanted).astype(count.dtype) - 1
@@ -181,11 +178,7 @@ def best_threshold(xp: Any, scores: Any, levels: Any, weights: Any = None) -> tu
 
 
 def regret_curve(thresholds: Any, scores: Any, levels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Compute the regret of one sequence at every horizon.
-
-    Returns: The regret, and the best threshold for the rounds so far, both (T, A).
-    """
+    """Compute the regret of one sequence at every horizon, and the best threshold for the rounds so far, (T, A)."""
     if not np.size(scores):
         return np.zeros(np.shape(thresholds)), np.zeros(np.shape(thresholds))
     scores, levels = np.asarray(scores), np.broadcast_to(np.asarray(levels, float), np.shape(thresholds))

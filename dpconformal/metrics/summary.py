@@ -8,7 +8,7 @@ import numpy as np
 from dpconformal.compositions.tree import nodes_of
 from dpconformal.engine.totals import sum_totals, totals_of
 from dpconformal.metrics.arrays import arrays_of, batch_axes, by_sequence, check_finite, checked_run, mean_levels
-from dpconformal.metrics.coverage import crossed, rounds_since_hit
+from dpconformal.metrics.coverage import find_crossings, rounds_since_hit
 from dpconformal.metrics.loss import best_threshold
 from dpconformal.replay import Replay
 
@@ -100,7 +100,7 @@ def measure(thresholds: np.ndarray, scores: np.ndarray, levels: Any, least: np.n
             mean += part if np.isfinite(part).all() else np.sum(threshold / rounds, axis=-2)
             since = rounds_since_hit(np, score[..., None] <= threshold, since[..., -1:, :])
             longest = np.maximum(longest, since.max(axis=-2, initial=0))
-            pairs, involved = crossed(threshold, asked)
+            pairs, involved = find_crossings(threshold, asked)
             if pairs.any():
                 crossings = crossings + involved.sum(axis=-2)
                 crossing_rounds = crossing_rounds + (pairs > 0).sum(axis=-1)
@@ -167,10 +167,10 @@ def by_group(run: Replay, groups: Any = None, names: Any = None) -> "xr.Dataset"
         raise ValueError(f"groups has leading axes {members.shape[1:-1]}, and the run {batch}: pass the run's, or none")
     if names is not None and len(names) != len(members):
         raise ValueError(f"names has {len(names)} entries, and there are {len(members)} groups")
-    judged = np.ones((*batch, rounds), bool) if run.mask is None else ~np.asarray(run.mask)
+    observed = np.ones((*batch, rounds), bool) if run.mask is None else ~np.asarray(run.mask)
     if members.ndim == 2:  # the same for every sequence
         members = members.reshape(len(members), *[1] * len(batch), rounds)
-    members = members & judged
+    members = members & observed
     shape = (*batch, len(members), thresholds.shape[-1])
     found = {name: np.full(shape, np.nan) for name in ("coverage", "loss", "threshold", "regret")}
     for index in np.ndindex(shape[:-1]):
@@ -190,7 +190,7 @@ def by_group(run: Replay, groups: Any = None, names: Any = None) -> "xr.Dataset"
 
 
 def _members(groups: np.ndarray, run: Replay, own: bool) -> tuple[np.ndarray, Any]:
-    """Tell which rounds belong to each group, (G, T) or (G, ..., T), and what groups are called."""
+    """Find which rounds belong to each group, (G, T) or (G, ..., T), and what groups are called."""
     if groups.dtype == bool and groups.ndim >= 2:
         return np.moveaxis(groups, -1, 0), np.arange(groups.shape[-1])
     if groups.ndim not in (1, np.ndim(run.scores)):

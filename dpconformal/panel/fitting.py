@@ -1,4 +1,4 @@
-"""One giant stream: beliefs of its parts, found side by side, and merged."""
+"""Belief of one giant stream: fitted to its parts in parallel, and merged."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.beliefs import Quantized
 from dpconformal.learner import State, fresh_state, support_of
-from dpconformal.panel.blocks import check_block
+from dpconformal.panel.replaying import check_block
 from dpconformal.replay import run_replay
 from dpconformal.rounds import Rounds
 from dpconformal.validation import as_numbers, check_time_index, checked_scores, float_dtype
@@ -17,11 +17,10 @@ FAN_IN = 8  # states that a task merges
 
 
 class _Job(NamedTuple):
-    """What every part is told."""
+    """Settings that all parts share."""
 
     learner: Any
     begin: State  # of one that has a size for any number of scores; otherwise None
-    size: int  # scores of a part; shorter ones are filled up, so that one program serves them all
     wide: bool  # whether JAX has 64 bits where the work was asked for
 
 
@@ -71,29 +70,26 @@ def fit_belief(scores: Any, learner: Any = Quantized(1024)) -> State:
         learner = learner.learner
     dtype = float_dtype(as_numbers("scores", np.empty(0, scores.dtype)))
     if not hasattr(scores, "dask"):
-        return jax.tree.map(jnp.asarray, _part(_Job(learner, None, scores.size, wide), 0, scores))
+        return jax.tree.map(jnp.asarray, _fit_part(_Job(learner, None, wide), 0, scores))
     if not hasattr(learner, "merge"):
         raise ValueError(f"learner = {learner!r}: does not merge; take Quantized or Exact, or replay the stream whole")
     if np.isnan(scores.shape[0]):
         raise ValueError("scores has chunks of unknown size: call scores.compute_chunk_sizes() first")
-    # The bins of a Quantized may depend on how many scores there will be; other states are as large as the part.
-    begin = _on_host(fresh_state(learner, scores.shape[0], dtype)) if isinstance(learner, Quantized) else None
-    return _reduced(_Job(learner, begin, max(scores.chunks[0]), wide), scores)
-
-
-def _reduced(job: _Job, scores: Any) -> State:
     import dask
 
-    part, merged = dask.delayed(_part, pure=True), dask.delayed(_merged, pure=True)
+    # The bins of a Quantized may depend on how many scores there will be; other states are as large as the part.
+    begin = _on_host(fresh_state(learner, scores.shape[0], dtype)) if isinstance(learner, Quantized) else None
+    job = _Job(learner, begin, wide)
+    fit, merge = dask.delayed(_fit_part, pure=True), dask.delayed(_merge, pure=True)
     starts = np.cumsum([0, *scores.chunks[0]])
-    states = [part(job, int(start), chunk) for start, chunk in zip(starts, scores.to_delayed(), strict=False)]
+    states = [fit(job, int(start), chunk) for start, chunk in zip(starts, scores.to_delayed(), strict=False)]
     while len(states) > 1:
-        states = [merged(job, states[k : k + FAN_IN]) for k in range(0, len(states), FAN_IN)]
+        states = [merge(job, states[k : k + FAN_IN]) for k in range(0, len(states), FAN_IN)]
     (state,) = dask.compute(states[0])
     return jax.tree.map(jnp.asarray, state)
 
 
-def _part(job: _Job, start: int, scores: np.ndarray) -> State:
+def _fit_part(job: _Job, start: int, scores: np.ndarray) -> State:
     """Return the state of a part of the stream."""
     with jax.enable_x64(job.wide):
         check_block([job.learner], scores, None, ["index"], [], np.arange(start, start + scores.size))
@@ -103,8 +99,8 @@ def _part(job: _Job, start: int, scores: np.ndarray) -> State:
         return _on_host(run_replay(job.learner, begin, True, Rounds(scores, no_levels), "summary")[1])
 
 
-def _merged(job: _Job, states: list[State]) -> State:
-    """Merge neighbours, then neighbours of those."""
+def _merge(job: _Job, states: list[State]) -> State:
+    """Merge states pair by pair."""
     with jax.enable_x64(job.wide):
         while len(states) > 1:
             pairs = [states[k : k + 2] for k in range(0, len(states), 2)]

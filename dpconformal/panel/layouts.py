@@ -1,4 +1,4 @@
-"""Zarr stores and NetCDF files as lazy arrays: checked first, and what cannot be read is named."""
+"""Zarr stores and NetCDF files as lazy arrays; their metadata and chunks are checked before they are decoded."""
 
 import contextlib
 import json
@@ -36,8 +36,71 @@ _KINDS = {
 
 
 def is_zarr(path: Path) -> bool:
-    """Tell whether a folder is the root of a Zarr store."""
+    """Whether a folder is the root of a Zarr store."""
     return path.is_dir() and any((path / name).exists() for name in ("zarr.json", ".zgroup"))
+
+
+def open_arrays(path: Path) -> "xr.Dataset":
+    """Open a store lazily, in the chunks that it has; a ValueError names the store, and the chunk if there is one."""
+    import dask.array as da
+    import xarray as xr
+
+    layouts: dict[str, Any]
+    if is_zarr(path):
+        from zarr.storage import LocalStore
+
+        number, layouts = zarr_layouts(path)
+        # Metadata that were checked, and no consolidated copies of them.
+        how: Any = {"engine": "zarr", "zarr_format": number, "consolidated": False}
+        store: Any = LocalStore(path, read_only=True)
+    else:
+        layouts, how, store = netcdf_layouts(path), {"engine": "h5netcdf"}, str(path)
+    for name, layout in layouts.items():
+        if layout.dims == (name,):  # an index, which is read whole when the store is opened
+            for at in chunks_of(layout, (slice(None),)):
+                layout.check(at, decode=True)
+        elif all(layout.shape):  # whose first and last value may be looked at
+            for corner in (0, -1):
+                for at in chunks_of(layout, (corner,) * len(layout.shape)):
+                    layout.check(at, decode=False)
+    with _named_errors(path, "cannot be opened"):
+        data = xr.open_dataset(store, chunks=None, cache=False, **how)
+    for key, variable in data.variables.items():
+        name = str(key)
+        if key in data.xindexes or name not in layouts:
+            continue
+        layout = layouts[name]
+        chunks: Any = (layout.chunks or ())[: variable.ndim]
+        if layout.chunks is None:
+            chunks = "auto" if variable.dtype.kind in "biufMm" else -1  # of objects nobody knows the size
+        meta = np.empty((0,) * variable.ndim, variable.dtype)
+        own = _Stored(layout, variable)
+        lazy = da.from_array(own, chunks, name=f"open-{name}-{uuid.uuid4().hex}", asarray=False, fancy=False, meta=meta)
+        put = data.assign_coords if name in data.coords else data.assign
+        data = put({name: variable.copy(data=lazy)})
+    return data
+
+
+class _Stored:
+    """A variable on disk; a chunk that cannot be read is named."""
+
+    def __init__(self, layout: "Layout", variable: Any) -> None:
+        self.layout, self.variable = layout, variable
+        self.shape, self.dtype, self.ndim = variable.shape, variable.dtype, variable.ndim
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        key = key if isinstance(key, tuple) else (key,)
+        # Text may be stored as letters, along a dimension more.
+        touched = list(chunks_of(self.layout, (*key, *[slice(None)] * (len(self.layout.shape) - self.ndim))))
+        for at in touched:
+            self.layout.check(at, decode=False)
+        try:
+            return np.asarray(self.variable[key].values)
+        except Exception as error:
+            for at in touched:
+                self.layout.check(at, decode=True)
+            where = ", ".join(f"{one.start}:{one.stop}" if isinstance(one, slice) else str(one) for one in key)
+            raise _refusal(self.layout.store, f"{self.layout.name}[{where}] cannot be read", error) from None
 
 
 class ZarrLayout(NamedTuple):
@@ -63,7 +126,7 @@ class ZarrLayout(NamedTuple):
         from numcodecs import get_codec
         from numcodecs.compat import ensure_bytes
 
-        with _named(self.store, f"chunk {self.place(at)} cannot be read"):
+        with _named_errors(self.store, f"chunk {self.place(at)} cannot be read"):
             data = _read(self.store, self.place(at))
             if data is None:
                 return  # it is full of the fill value
@@ -73,7 +136,8 @@ class ZarrLayout(NamedTuple):
                 codec = self.codecs[k]
                 _check_lengths(codec["id"], data, math.prod(self.chunks))
                 if k > innermost or decode:
-                    data = ensure_bytes(get_codec(codec).decode(data)) if codec["id"] != TEXT else _text(codec, data)
+                    decoded = get_codec(codec).decode(data)
+                    data = b"" if codec["id"] == TEXT else ensure_bytes(decoded)
             if decode and self.item is not None and len(data) != math.prod(self.chunks) * self.item:
                 raise ValueError(f"it holds {len(data)} bytes, not {math.prod(self.chunks) * self.item}")
 
@@ -96,7 +160,7 @@ class NetCDFLayout(NamedTuple):
         sizes = self.chunks or self.shape
         part = tuple(slice(k * size, (k + 1) * size) for k, size in zip(at, sizes, strict=True))
         which = "" if self.chunks is None else f"chunk {'.'.join(map(str, at))} of "
-        with _named(self.store, f"{which}{self.name} cannot be read"), h5py.File(self.store, "r") as file:
+        with _named_errors(self.store, f"{which}{self.name} cannot be read"), h5py.File(self.store, "r") as file:
             file[self.name][part]
 
 
@@ -104,7 +168,7 @@ Layout = ZarrLayout | NetCDFLayout
 
 
 def chunks_of(layout: Layout, key: tuple[Any, ...]) -> Iterator[tuple[int, ...]]:
-    """Go through the chunks that a selection by slices and numbers touches."""
+    """Iterate over the chunks that a selection by slices and numbers touches."""
     touched = []
     for one, length, size in zip(key, layout.shape, layout.chunks or layout.shape, strict=True):
         rows = range(*one.indices(length)) if isinstance(one, slice) else [int(one) % length]
@@ -115,6 +179,9 @@ def chunks_of(layout: Layout, key: tuple[Any, ...]) -> Iterator[tuple[int, ...]]
 
 def zarr_layouts(store: Path) -> tuple[int, dict[str, ZarrLayout]]:
     """Read the metadata of the arrays in a store, and its format, 2 or 3; refuse what is not to be decoded."""
+    import zarr
+    from zarr.storage import LocalStore
+
     formats = [number for number, name in ((2, ".zgroup"), (3, "zarr.json")) if (store / name).exists()]
     if len(formats) != 1:
         raise ValueError(f"{store} has both .zgroup and zarr.json: one format of Zarr, please")
@@ -130,21 +197,14 @@ def zarr_layouts(store: Path) -> tuple[int, dict[str, ZarrLayout]]:
             continue
         about = _metadata(store, f"{folder.name}/{name}", number)
         group = name == ".zgroup" or about.get("node_type") == "group"
-        with _named(store, f"{'group' if group else 'array'} {folder.name} is refused"):
+        with _named_errors(store, f"{'group' if group else 'array'} {folder.name} is refused"):
             if not group:
                 found[folder.name] = (_array_2 if number == 2 else _array_3)(store, folder.name, about)
-            # One by one: of several that fail at once, zarr prints tracebacks.
-            _open_alone(store, folder.name, number, group)
+            # Zarr reads them one by one: of several that fail at once, it prints tracebacks.
+            local = LocalStore(store, read_only=True)
+            where: Any = {"store": local, "path": folder.name, "mode": "r", "zarr_format": number}
+            zarr.open_group(**where, use_consolidated=False) if group else zarr.open_array(**where)
     return number, found
-
-
-def _open_alone(store: Path, name: str, number: int, group: bool) -> None:
-    """Have zarr read the metadata of one array or group."""
-    import zarr
-    from zarr.storage import LocalStore
-
-    where: Any = {"store": LocalStore(store, read_only=True), "path": name, "mode": "r", "zarr_format": number}
-    zarr.open_group(**where, use_consolidated=False) if group else zarr.open_array(**where)
 
 
 def netcdf_layouts(file: Path) -> dict[str, NetCDFLayout]:
@@ -154,9 +214,9 @@ def netcdf_layouts(file: Path) -> dict[str, NetCDFLayout]:
     if not file.is_file():
         raise ValueError(f"{file} is no file")
     found = {}
-    with _named(file, "cannot be opened"), h5py.File(file, "r") as opened:
+    with _named_errors(file, "cannot be opened"), h5py.File(file, "r") as opened:
         for name in opened:
-            with _named(file, f"variable {name} is refused"):
+            with _named_errors(file, f"variable {name} is refused"):
                 if not isinstance(opened.get(name, getlink=True), h5py.HardLink):
                     raise ValueError("it is a link, perhaps to another file")
                 data = opened[name]
@@ -205,7 +265,7 @@ def _array_2(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
     if any(codec["id"] == TEXT for codec in codecs[1:]):
         raise ValueError(f"codec {TEXT} is not the first")
     item = None if text else np.dtype(kind).itemsize
-    return _array(store, name, dims, about.get("shape"), about.get("chunks"), item, "", separator, codecs)
+    return _layout(store, name, dims, about.get("shape"), about.get("chunks"), item, "", separator, tuple(codecs))
 
 
 def _array_3(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
@@ -238,21 +298,11 @@ def _array_3(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
         raise ValueError(f"data_type {_short(kind)} is not in codec {TEXT}, or something else is")
     dims, chunks = about.get("dimension_names") or [], grid["configuration"]["chunk_shape"]
     prefix = "c" if keys["name"] == "default" else ""
-    return _array(store, name, dims, about.get("shape"), chunks, item, prefix, separator, inner)
+    return _layout(store, name, dims, about.get("shape"), chunks, item, prefix, separator, tuple(inner))
 
 
-def _array(
-    store: Path,
-    name: str,
-    dims: Any,
-    shape: Any,
-    chunks: Any,
-    item: int | None,
-    key: str,
-    separator: str,
-    codecs: list[dict[str, Any]],
-) -> ZarrLayout:
-    """Check what both formats have in common."""
+def _layout(store: Path, name: str, dims: Any, shape: Any, chunks: Any, *encoding: Any) -> ZarrLayout:
+    """Check dimensions and sizes, which may be of any type in the metadata."""
     for what, sizes in (("shape", shape), ("chunks", chunks)):
         if not isinstance(sizes, list) or not all(_is_count(size, what == "shape") for size in sizes):
             raise ValueError(f"{what} = {_short(sizes)}")
@@ -260,10 +310,8 @@ def _array(
         raise ValueError(f"shape = {_short(shape)} and chunks = {_short(chunks)}")
     if not isinstance(dims, list):
         raise ValueError(f"its dimensions are {_short(dims)}")
-    layout = ZarrLayout(
-        store, name, tuple(map(str, dims)), tuple(shape), tuple(chunks), item, key, separator, tuple(codecs)
-    )
-    _check_sizes(layout, item or 8)
+    layout = ZarrLayout(store, name, tuple(map(str, dims)), tuple(shape), tuple(chunks), *encoding)
+    _check_sizes(layout, layout.item or 8)
     return layout
 
 
@@ -276,7 +324,7 @@ def _codec(about: Any, key: str, number: int) -> dict[str, Any]:
 
 
 def _check_sizes(layout: Layout, item: int) -> None:
-    """Refuse a few bytes of metadata that would make work for years."""
+    """Refuse shapes and chunks that are too large to read."""
     numbers = math.prod(layout.shape)
     if numbers > MOST_NUMBERS:
         raise ValueError(f"shape {list(layout.shape)} is {numbers:,} numbers: at most {MOST_NUMBERS:,} are read")
@@ -298,16 +346,8 @@ def _check_lengths(codec: str, data: bytes, count: int) -> None:
         raise ValueError(f"it is no text of {count} labels")
 
 
-def _text(codec: dict[str, Any], data: bytes) -> bytes:
-    """Decode text, for the errors."""
-    from numcodecs import get_codec
-
-    get_codec(codec).decode(data)
-    return b""
-
-
 def _metadata(store: Path, name: str, number: int | None) -> dict[str, Any]:
-    with _named(store, f"{name} cannot be read"):
+    with _named_errors(store, f"{name} cannot be read"):
         data = _read(store, name, LARGEST_METADATA)
         found = None if data is None else json.loads(data)
         if not isinstance(found, dict) or (number is not None and found.get("zarr_format") != number):
@@ -332,21 +372,21 @@ def _read(store: Path, name: str, most: int | None = None) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _named(store: Path, what: str) -> Iterator[None]:
-    """Turn whatever a library raises over bytes of a stranger into a ValueError of one line."""
+def _named_errors(store: Path, what: str) -> Iterator[None]:
+    """Turn whatever a library raises over unknown bytes into a ValueError of one line."""
     try:
         yield
+    except Refused:
+        raise
     except Exception as error:
-        if isinstance(error, Refused):
-            raise
-        raise refused(store, what, error) from None
+        raise _refusal(store, what, error) from None
 
 
 class Refused(ValueError):
     """A store that was refused, in words that name it."""
 
 
-def refused(store: Path, what: str, error: BaseException) -> "Refused":
+def _refusal(store: Path, what: str, error: Exception) -> Refused:
     """Return an error of one line about something in a store."""
     why = " ".join(str(error).split())[:300] or type(error).__name__
     return Refused(f"{store}: {what}: {why}")
@@ -359,68 +399,3 @@ def _is_count(size: Any, zero: bool = False) -> bool:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def open_arrays(path: Path) -> "xr.Dataset":
-    """Open a store lazily, in the chunks that it has; a ValueError names the store, and the chunk if there is one."""
-    import dask.array as da
-    import xarray as xr
-
-    layouts: dict[str, Any]
-    if is_zarr(path):
-        from zarr.storage import LocalStore
-
-        number, layouts = zarr_layouts(path)
-        # Metadata that were checked, and no consolidated copies of them.
-        how: Any = {"engine": "zarr", "zarr_format": number, "consolidated": False}
-        store: Any = LocalStore(path, read_only=True)
-    else:
-        layouts, how, store = netcdf_layouts(path), {"engine": "h5netcdf"}, str(path)
-    for name, layout in layouts.items():
-        if layout.dims == (name,):  # an index, which is read whole when the store is opened
-            for at in chunks_of(layout, (slice(None),)):
-                layout.check(at, decode=True)
-        elif all(layout.shape):  # whose first and last value may be looked at
-            for corner in (0, -1):
-                for at in chunks_of(layout, (corner,) * len(layout.shape)):
-                    layout.check(at, decode=False)
-    try:
-        data = xr.open_dataset(store, chunks=None, cache=False, **how)
-    except Exception as error:
-        raise refused(path, "cannot be opened", error) from None
-    for key, variable in data.variables.items():
-        name = str(key)
-        if key in data.xindexes or name not in layouts:
-            continue
-        layout = layouts[name]
-        chunks: Any = (layout.chunks or ())[: variable.ndim]
-        if layout.chunks is None:
-            chunks = "auto" if variable.dtype.kind in "biufMm" else -1  # of objects nobody knows the size
-        own = _Stored(path, layout, variable)
-        meta = np.empty((0,) * variable.ndim, variable.dtype)
-        lazy = da.from_array(own, chunks, name=f"open-{name}-{uuid.uuid4().hex}", asarray=False, fancy=False, meta=meta)
-        put = data.assign_coords if name in data.coords else data.assign
-        data = put({name: variable.copy(data=lazy)})
-    return data
-
-
-class _Stored:
-    """A variable on disk; a chunk that cannot be read is named."""
-
-    def __init__(self, path: Path, layout: Layout, variable: Any):
-        self.path, self.layout, self.variable = path, layout, variable
-        self.shape, self.dtype, self.ndim = variable.shape, variable.dtype, variable.ndim
-
-    def __getitem__(self, key: Any) -> np.ndarray:
-        key = key if isinstance(key, tuple) else (key,)
-        # Text may be stored as letters, along a dimension more.
-        touched = list(chunks_of(self.layout, (*key, *[slice(None)] * (len(self.layout.shape) - self.ndim))))
-        for at in touched:
-            self.layout.check(at, decode=False)
-        try:
-            return np.asarray(self.variable[key].values)
-        except Exception as error:
-            for at in touched:
-                self.layout.check(at, decode=True)
-            where = ", ".join(f"{one.start}:{one.stop}" if isinstance(one, slice) else str(one) for one in key)
-            raise refused(self.path, f"{self.layout.name}[{where}] cannot be read", error) from None

@@ -1,62 +1,29 @@
-"""Hyperparameters as dimensions: one learner for each point of a labelled grid."""
+"""Replay of a panel: many labelled series at once or chunk by chunk, with hyperparameters as dimensions."""
 
+import contextlib
 import dataclasses
 import functools
+import math
 import uuid
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from dpconformal.engine.feedback import checked_delay
-from dpconformal.learner import Learner, check_levels
+from dpconformal.engine.kernel import blocks_of_sequences, in_threads, on_one_core
+from dpconformal.engine.totals import totals_of
+from dpconformal.learner import Learner, check_levels, support_of
+from dpconformal.metrics.loss import best_threshold
 from dpconformal.metrics.summary import as_written
-from dpconformal.panel.blocks import METRICS, Job, check_times, replay_block, replay_chunk
+from dpconformal.replay import replay_batch
 from dpconformal.validation import Numbers, as_levels, as_numbers, check_int, float_dtype
 
 if TYPE_CHECKING:
     import xarray as xr
 
-
-def swept(learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]) -> tuple["xr.DataArray", list[Any]]:
-    """
-    Make a learner for every combination of hyperparameters.
-
-    Returns: An array with the dimensions and coordinates of the grid, and the learners in its order; without
-    hyperparameters no dimension and one learner.
-    """
-    import xarray as xr
-
-    fields = [field.name for field in dataclasses.fields(learner) if field.init] if hyperparameters else []
-    for name, values in hyperparameters.items():
-        if name not in fields:
-            raise ValueError(f"{name} = ...: {type(learner).__name__} has fields {', '.join(fields)}")
-        if not isinstance(values, xr.DataArray):
-            raise ValueError(f"{name} is a {type(values).__name__}: pass xarray.DataArray([...], dims={name!r})")
-        for dim in values.dims:
-            if dim in taken:
-                raise ValueError(f"{name} has a dimension {dim!r}, which is one of the scores' or 'level': rename it")
-    named = {
-        name: values.assign_coords({name: values.values}) if values.dims == (name,) and not values.coords else values
-        for name, values in hyperparameters.items()
-    }
-    if not named:
-        return xr.DataArray(0.0), [learner]
-    try:
-        parts = xr.broadcast(*xr.align(*named.values(), join="exact"))
-    except ValueError as error:
-        raise ValueError(f"{', '.join(named)}: arrays along one dimension have different labels: {error}") from None
-    if not parts[0].size:
-        raise ValueError(f"{', '.join(named)}: no value to try")
-    rows = zip(*(np.ravel(part.values).tolist() for part in parts), strict=True)
-    learners = [dataclasses.replace(learner, **dict(zip(named, row, strict=True))) for row in rows]
-    values = {name: part for name, part in named.items() if name not in part.dims}
-    return parts[0].assign_coords({name: part.drop_vars(list(part.coords)) for name, part in values.items()}), learners
-
-
-if TYPE_CHECKING:
-    import xarray as xr
+METRICS = ("coverage", "loss", "regret", "mean_threshold")
 
 
 def replay_panel(
@@ -119,8 +86,8 @@ def replay_panel(
     import xarray as xr
 
     _check(scores, mask, dim, keep)
-    mask = _alike(mask, scores)
-    points, learners = swept(learner, hyperparameters, (*scores.dims, "level"))
+    mask = _chunk_like(mask, scores)
+    points, learners = sweep_learners(learner, hyperparameters, (*scores.dims, "level"))
     wide, dtype = bool(jax.config.read("jax_enable_x64")), float_dtype(as_numbers("scores", np.empty(0, scores.dtype)))
     asked = np.asarray(as_levels(levels, dtype))
     if asked.ndim != 1 or not asked.size:
@@ -130,7 +97,7 @@ def replay_panel(
     batch = [str(name) for name in scores.dims if name != dim]
     chunked = scores.chunks is not None
     size = int(np.prod([max(scores.chunksizes[name]) if chunked else scores.sizes[name] for name in batch]))
-    times = _alike(_own_times(scores, dim), scores)
+    times = _chunk_like(_own_times(scores, dim), scores)
     late = _delays(delay, scores, batch)
     job = Job(
         learners=learners,
@@ -143,73 +110,28 @@ def replay_panel(
         masked=mask is not None,
         chunked=chunked,
         dtype=dtype,
-        names=(*batch, dim if times is None else times.name),
+        names=(*batch, dim if times is None else str(times.name)),
         times=scores[dim].values if times is None else None,
     )
-    labels = [_labels(scores, name) for name in batch]
-    along = [scores, *(part for part in (mask, times) if part is not None)]
-    labels = labels if late is None else [late, *labels]
+    along = [part for part in (scores, mask, times) if part is not None]
+    labels = [*([] if late is None else [late]), *(_labels(scores, name) for name in batch)]
     sweep = [str(name) for name in points.dims]
-    outputs = [[*sweep, dim, "level"]] * (keep == "all") + [[*sweep, "level"]] * len(METRICS) + [[]]
-    kinds = [dtype] * (keep == "all") + [np.dtype(float)] * len(METRICS) + [np.dtype(np.int64)]
-    sizes = {**points.sizes, dim: scores.sizes[dim], "level": asked.size}
+    names = [*(["thresholds"] if keep == "all" else []), *METRICS, "rounds"]
+    dims = {"thresholds": [*sweep, dim, "level"], "rounds": []}
+    kinds = {"thresholds": dtype, "rounds": np.dtype(np.int64)}
     results = xr.apply_ufunc(
         functools.partial(replay_chunk, uuid.uuid4().hex, job) if chunked else functools.partial(replay_block, job),
         *along,
         *labels,
         input_core_dims=[[dim]] * len(along) + [[]] * len(labels),
-        output_core_dims=outputs,
+        output_core_dims=[dims.get(name, [*sweep, "level"]) for name in names],
         dask="parallelized",
-        output_dtypes=kinds,
-        dask_gufunc_kwargs={"output_sizes": {name: sizes[name] for name in outputs[0]}},
+        output_dtypes=[kinds.get(name, np.dtype(float)) for name in names],
+        dask_gufunc_kwargs={"output_sizes": {**points.sizes, "level": asked.size}},
     )
-    variables = dict(zip(["thresholds"] * (keep == "all") + [*METRICS, "rounds"], results, strict=True))
+    variables = dict(zip(names, results, strict=True))
     found = xr.Dataset(variables, attrs={"learner": repr(learner)})
     return found.assign_coords({"level": as_written(asked), **points.coords})
-
-
-def _delays(delay: Any, scores: Any, batch: list[str]) -> Any:
-    """Return the delay of each series, laid out and chunked like them; None for a number, which serves them all."""
-    import xarray as xr
-
-    if not isinstance(delay, xr.DataArray):
-        return None
-    unknown = next((name for name in delay.dims if name not in batch), None)
-    if unknown is not None:
-        raise ValueError(f"delay has a dimension {unknown!r}: the series have {', '.join(map(repr, batch)) or 'none'}")
-    for name in delay.dims:
-        if not np.array_equal(delay[name].values, scores[name].values):
-            raise ValueError(f"delay and scores have different labels along {name!r}: reindex one like the other")
-    numbers = xr.DataArray(np.asarray(checked_delay(delay.values)), dims=delay.dims)
-    sizes = {name: scores.sizes[name] for name in batch}
-    wide = numbers.expand_dims({name: size for name, size in sizes.items() if name not in delay.dims}).transpose(*batch)
-    return (wide if scores.chunks is None else wide.chunk({name: scores.chunksizes[name] for name in batch})).variable
-
-
-def _own_times(scores: Any, dim: str) -> Any:
-    """Return times that differ from series to series, as of :func:`dpconformal.panel.from_long`; or None."""
-    own = (
-        coord for coord in scores.coords.values() if "in_table" in coord.attrs and set(coord.dims) == set(scores.dims)
-    )
-    return next((coord.reset_coords(drop=True) for coord in own if dim not in scores.coords), None)
-
-
-def _alike(part: Any, scores: Any) -> Any:
-    """Lay something out in the chunks of the scores, or in memory if they are there."""
-    if part is None or part.chunks == scores.chunks:
-        return part
-    return part.compute() if scores.chunks is None else part.chunk(scores.chunksizes)
-
-
-def _labels(scores: Any, name: str) -> Any:
-    """Return the labels of a dimension, chunked like it; those of an index never are."""
-    import xarray as xr
-
-    if scores.chunks is None:
-        return scores[name].variable
-    import dask.array as da
-
-    return xr.Variable([name], da.from_array(scores[name].values, chunks=(scores.chunksizes[name],)))
 
 
 def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
@@ -243,3 +165,247 @@ def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
         raise ValueError("mask: pass an xarray.DataArray of bool, such as scores.isnull()")
     if dict(mask.sizes) != dict(scores.sizes):
         raise ValueError(f"mask has sizes {dict(mask.sizes)} and scores {dict(scores.sizes)}: not the same")
+
+
+def _delays(delay: "int | xr.DataArray", scores: "xr.DataArray", batch: list[str]) -> "xr.Variable | None":
+    """Return the delay of each series, laid out and chunked like them; None for a number, which serves them all."""
+    import xarray as xr
+
+    if not isinstance(delay, xr.DataArray):
+        return None
+    unknown = next((name for name in delay.dims if name not in batch), None)
+    if unknown is not None:
+        raise ValueError(f"delay has a dimension {unknown!r}: the series have {', '.join(map(repr, batch)) or 'none'}")
+    for name in delay.dims:
+        if not np.array_equal(delay[name].values, scores[name].values):
+            raise ValueError(f"delay and scores have different labels along {name!r}: reindex one like the other")
+    numbers = xr.DataArray(np.asarray(checked_delay(delay.values)), dims=delay.dims)
+    sizes = {name: scores.sizes[name] for name in batch}
+    wide = numbers.expand_dims({name: size for name, size in sizes.items() if name not in delay.dims}).transpose(*batch)
+    return (wide if scores.chunks is None else wide.chunk({name: scores.chunksizes[name] for name in batch})).variable
+
+
+def _own_times(scores: "xr.DataArray", dim: str) -> "xr.DataArray | None":
+    """Return times that differ from series to series, as of :func:`dpconformal.panel.from_long`; or None."""
+    own = (
+        coord for coord in scores.coords.values() if "in_table" in coord.attrs and set(coord.dims) == set(scores.dims)
+    )
+    return next((coord.reset_coords(drop=True) for coord in own if dim not in scores.coords), None)
+
+
+def _chunk_like(part: "xr.DataArray | None", scores: "xr.DataArray") -> "xr.DataArray | None":
+    """Rechunk an array like the scores, or load it if they are in memory."""
+    if part is None or part.chunks == scores.chunks:
+        return part
+    return part.compute() if scores.chunks is None else part.chunk(scores.chunksizes)
+
+
+def _labels(scores: "xr.DataArray", name: str) -> "xr.Variable":
+    """Return the labels of a dimension, chunked like it; those of an index never are."""
+    import xarray as xr
+
+    if scores.chunks is None:
+        return scores[name].variable
+    import dask.array as da
+
+    return xr.Variable([name], da.from_array(scores[name].values, chunks=(scores.chunksizes[name],)))
+
+
+def sweep_learners(
+    learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]
+) -> tuple["xr.DataArray", list[Any]]:
+    """Return the grid of all combinations of hyperparameters, as an array, and a learner for each in its order."""
+    import xarray as xr
+
+    fields = [field.name for field in dataclasses.fields(learner) if field.init] if hyperparameters else []
+    for name, values in hyperparameters.items():
+        if name not in fields:
+            raise ValueError(f"{name} = ...: {type(learner).__name__} has fields {', '.join(fields)}")
+        if not isinstance(values, xr.DataArray):
+            raise ValueError(f"{name} is a {type(values).__name__}: pass xarray.DataArray([...], dims={name!r})")
+        for dim in values.dims:
+            if dim in taken:
+                raise ValueError(f"{name} has a dimension {dim!r}, which is one of the scores' or 'level': rename it")
+    named = {
+        name: values.assign_coords({name: values.values}) if values.dims == (name,) and not values.coords else values
+        for name, values in hyperparameters.items()
+    }
+    if not named:
+        return xr.DataArray(0.0), [learner]
+    try:
+        parts = xr.broadcast(*xr.align(*named.values(), join="exact"))
+    except ValueError as error:
+        raise ValueError(f"{', '.join(named)}: arrays along one dimension have different labels: {error}") from None
+    if not parts[0].size:
+        raise ValueError(f"{', '.join(named)}: no value to try")
+    rows = zip(*(np.ravel(part.values).tolist() for part in parts), strict=True)
+    learners = [dataclasses.replace(learner, **dict(zip(named, row, strict=True))) for row in rows]
+    values = {name: part for name, part in named.items() if name not in part.dims}
+    return parts[0].assign_coords({name: part.drop_vars(list(part.coords)) for name, part in values.items()}), learners
+
+
+_seen: dict[str, "Job"] = {}  # by token, the last few
+
+
+class Job(NamedTuple):
+    """Settings that all blocks share."""
+
+    learners: list[Any]  # of a sweep, in the order of its product
+    shape: tuple[int, ...]  # of the sweep
+    levels: np.ndarray  # (A,)
+    keep: str
+    delay: int | None  # of all series; None: each block brings its own
+    size: int  # series of a block; smaller ones are filled up, so that one program serves them all
+    wide: bool  # whether JAX has 64 bits where the work was asked for
+    masked: bool
+    chunked: bool  # then the scheduler keeps the other cores busy
+    dtype: np.dtype[Any]  # of thresholds
+    names: tuple[str, ...]  # of the dimensions of a block, and of its times
+    times: np.ndarray | None  # (T,), or with each block
+
+
+def replay_chunk(token: str, job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Replay a block in a worker; see :func:`replay_block`."""
+    # A schedule that is a function is compiled for as often as it is made, and every task brings its own copy of the
+    # job: a process keeps to the first.
+    job = _seen.setdefault(token, job)
+    for old in list(_seen)[:-16]:
+        _seen.pop(old, None)
+    return replay_block(job, scores, *rest)
+
+
+def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
+    """
+    Replay a block by every learner: thresholds, if they are kept; the :data:`METRICS`; how many scores each series had.
+
+    ``*rest``: The mask, if there is one; times of each score, unless the job has them; the delay of each series, unless
+    the job has it; labels of each leading axis.
+    """
+    brought = list(rest)
+    mask = brought.pop(0) if job.masked else None
+    times = brought.pop(0) if job.times is None else job.times
+    delay: Any = np.asarray(brought.pop(0)).reshape(-1, 1) if job.delay is None else None
+    batch, rounds = scores.shape[:-1], scores.shape[-1]
+    check_block(job.learners, scores, mask, job.names, brought, times)
+    # What was lost by rounding is lost for thresholds and scores alike, or a score at its threshold would be missed.
+    rows = scores.reshape(math.prod(batch), rounds).astype(job.dtype, copy=False)
+    missing = None if mask is None else mask.reshape(rows.shape)
+    observed = None if missing is None else ~missing
+    counts = np.full(len(rows), rounds) if observed is None else observed.sum(axis=-1)
+    filled, filled_mask, delay = (_fill_up(part, job.size) for part in (rows, missing, delay))
+    kept: list[list[np.ndarray]] = []
+    with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
+        scored = rows if observed is None else np.where(observed, rows, np.inf)
+        (least,) = _in_blocks(
+            lambda own: best_threshold(np, scored[own].astype(float), job.levels[None])[1:],
+            len(rows),
+            16 * 8 * rounds,  # what is in order, its sums, and so on
+        )
+        for learner in job.learners:
+            late = job.delay if delay is None else delay[:, 0]
+            run: Any = replay_batch(learner, filled, job.levels, keep=job.keep, mask=filled_mask, delay=late)
+            if job.keep == "all":
+                thresholds = [np.asarray(run.thresholds)[: len(rows)]]
+                totals = _totals(thresholds[0], rows, job.levels, observed)
+            else:
+                thresholds, totals = [], [run.covered, run.total_loss, run.total_threshold]
+                totals = [np.asarray(part)[: len(rows)] for part in totals]
+            kept.append(thresholds + _means(totals, least, counts[:, None]))
+    stacked = (np.stack(parts, axis=1) if len(parts) > 1 else parts[0][:, None] for parts in zip(*kept, strict=True))
+    return (*(a.reshape(batch + job.shape + a.shape[2:]) for a in stacked), counts.reshape(batch))
+
+
+def _fill_up(rows: np.ndarray | None, size: int) -> np.ndarray | None:
+    """Repeat the last series until there are as many as in the other chunks."""
+    if rows is None or len(rows) in (0, size):
+        return rows
+    return np.concatenate([rows, np.broadcast_to(rows[-1:], (size - len(rows), rows.shape[-1]))])
+
+
+def _totals(
+    thresholds: np.ndarray, scores: np.ndarray, levels: np.ndarray, observed: np.ndarray | None
+) -> list[np.ndarray]:
+    def add(own: slice) -> tuple[np.ndarray, ...]:
+        found = totals_of(thresholds[own], scores[own], levels, None if observed is None else observed[own])
+        return found.covered, found.loss.high, found.threshold.high  # type: ignore[return-value]
+
+    return _in_blocks(add, len(scores), thresholds[:1].nbytes)
+
+
+def _in_blocks(measure: Callable[[slice], tuple[np.ndarray, ...]], count: int, size: int) -> list[np.ndarray]:
+    """Measure blocks of series, each of which takes ``size`` bytes, on all cores."""
+    blocks = blocks_of_sequences(count, size) or [slice(0)]
+    return [
+        np.concatenate(parts)
+        for parts in zip(*in_threads(functools.partial(measure, own) for own in blocks), strict=True)
+    ]
+
+
+def _means(totals: list[np.ndarray], least: np.ndarray, count: np.ndarray) -> list[np.ndarray]:
+    """Return the :data:`METRICS`; for a series without a score regret is 0, as a total is, and means are NaN."""
+    covered, loss, threshold = totals
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return [covered / count, loss / count, np.where(count > 0, loss - least, 0), threshold / count]
+
+
+def check_block(
+    learners: Sequence[Any],
+    scores: np.ndarray,
+    mask: np.ndarray | None,
+    names: Sequence[str],
+    labels: Sequence[Any],
+    times: Any,
+) -> None:
+    """Refuse scores that are not finite or outside the learners' support."""
+    ends = [support_of(learner) for learner in learners]
+    low, high = max(float(end[0]) for end in ends), min(float(end[1]) for end in ends)
+    if mask is None and scores.size and low <= scores.min() and scores.max() <= high and np.isfinite(scores.max()):
+        return  # no mask as long as the scores was needed to see it
+    looked_at = True if mask is None else ~mask
+    remedy = "drop the series, or say which scores are missing: with mask=, or --missing on the command line"
+    missing = ~np.isfinite(scores) & looked_at
+    complain_by_label(scores, missing, names, labels, times, f"scores must be finite; {remedy}")
+    outside = ((scores < low) | (scores > high)) & looked_at
+    why = f"outside the support [{low:g}, {high:g}]; rescale the scores, or widen it"
+    complain_by_label(scores, outside, names, labels, times, why)
+
+
+def check_times(dim: str, times: np.ndarray) -> None:
+    """Refuse shared times that do not increase or are missing."""
+    import pandas as pd
+
+    index = pd.Index(times)
+    if index.hasnans:
+        raise ValueError(f"{dim}[{int(np.argmax(index.isna()))}] is missing: a score needs a time")
+    twice = index.duplicated()
+    if twice.any():
+        raise ValueError(f"{dim}={format_label(times[twice.argmax()])} comes twice: leave one out")
+    if times.dtype.kind in "iufMm" and not index.is_monotonic_increasing:
+        at = int(np.argmax(times[1:] < times[:-1]))
+        after, before = format_label(times[at + 1]), format_label(times[at])
+        raise ValueError(f"{dim}={after} comes after {before}: sort the scores, scores.sortby({dim!r})")
+
+
+def complain_by_label(
+    scores: np.ndarray, bad: np.ndarray, names: Sequence[str], labels: Sequence[Any], times: Any, why: str
+) -> None:
+    """Refuse the first bad score of a block."""
+    if not bad.any():
+        return
+    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    words = [np.asarray(label).reshape(-1)[i] for label, i in zip(labels, index, strict=False)] + [
+        times[index if times.ndim > 1 else index[-1]]
+    ]
+    where = ", ".join(f"{name}={format_label(word)}" for name, word in zip(names, words, strict=True))
+    more = int(np.count_nonzero(bad)) - 1
+    others = f" ({more} more in the same block)" if more else ""
+    raise ValueError(f"scores at {where} is {scores[index]!s}: {why}{others}")
+
+
+def format_label(label: Any) -> str:
+    """Write the label of a series or of a time, as short as it is exact."""
+    if hasattr(label, "to_datetime64"):
+        label = label.to_datetime64()
+    if isinstance(label, np.datetime64):
+        return str(np.datetime_as_string(label, unit="auto"))
+    return repr(label.item() if isinstance(label, np.generic) else label)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.panel.gathering import NUMBERS, gathered, series_of_a_chunk
 from dpconformal.panel.layouts import is_zarr, open_arrays
-from dpconformal.panel.long import ROUND, Columns, named, to_long
+from dpconformal.panel.long import NUMBERS, ROUND, Columns, check_columns, gather_parts, series_of_a_chunk, to_long
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
 ARRAYS = (".nc", ".nc4", ".h5")
@@ -70,14 +70,14 @@ def open_panel(
         raise ValueError(f"{path} does not exist")
     path = Path(path).absolute()  # workers may be in another folder
     if is_long(path):
-        columns = named(id, time, score)
+        columns = check_columns(id, time, score)
         parts, lengths = _parts(path, columns)
-        return gathered(parts, columns, numbers, lengths)
-    return in_chunks(_variable(path, score, time), time, numbers)
+        return gather_parts(parts, columns, numbers, lengths)
+    return rechunk(_variable(path, score, time), time, numbers)
 
 
 def is_long(path: Path) -> bool:
-    """Tell whether a panel on disk is a long table."""
+    """Whether a panel on disk is a long table."""
     if path.suffix in ARRAYS or is_zarr(path):
         return False
     if path.suffix == ".parquet" or (path.is_dir() and _files(path)):
@@ -86,7 +86,7 @@ def is_long(path: Path) -> bool:
     raise ValueError(f"{path} is {kind}: pass a Zarr store, a NetCDF file (.nc), or Parquet files")
 
 
-def in_chunks(scores: "xr.DataArray", time: str, numbers: int) -> "xr.DataArray":
+def rechunk(scores: "xr.DataArray", time: str, numbers: int) -> "xr.DataArray":
     """Lay an array out in chunks of whole series."""
     sizes = {time: -1}
     left = series_of_a_chunk(*counts_of(scores, time), numbers)
@@ -97,18 +97,17 @@ def in_chunks(scores: "xr.DataArray", time: str, numbers: int) -> "xr.DataArray"
 
 
 def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
+    """Return the files of a folder, part.2 before part.10, and none that is hidden."""
+
+    def order(file: Path) -> list[list[tuple[int, str]]]:
+        words = [re.split(r"(\d+)", part) for part in file.relative_to(path).parts]
+        return [[(int(word), "") if word.isdigit() else (-1, word) for word in part] for part in words]
+
     seen = (file for file in path.rglob("*.parquet") if not any(p[0] in "._" for p in file.relative_to(path).parts))
-    return sorted(seen, key=lambda file: [_natural(part) for part in file.relative_to(path).parts])
+    return sorted(seen, key=order) if path.is_dir() else [path]
 
 
-def _natural(name: str) -> list[Any]:
-    """Order part.2 before part.10."""
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", name)]
-
-
-def _variable(path: Path, score: str, time: str) -> Any:
+def _variable(path: Path, score: str, time: str) -> "xr.DataArray":
     data = open_arrays(path)
     if score not in data:
         raise ValueError(f"{score!r} is no variable of {path}: it has {', '.join(map(repr, data.data_vars)) or 'none'}")
@@ -145,7 +144,7 @@ def _parts(path: Path, columns: Columns) -> tuple[list[Any], list[int]]:
     return parts, lengths
 
 
-def _read(file: str, group: int | None, columns: list[str], changed: int) -> Any:
+def _read(file: str, group: int | None, columns: list[str], changed: int) -> "pd.DataFrame":
     """Read a file or a row group. When it was changed is here for Dask, which takes equal calls for one."""
     import pyarrow.parquet as parquet
 
@@ -154,18 +153,14 @@ def _read(file: str, group: int | None, columns: list[str], changed: int) -> Any
     return (opened.read(columns) if group is None else opened.read_row_group(group, columns)).to_pandas()
 
 
-def described(path: Path) -> list[Any]:
-    """
-    Describe a panel on disk so that a change to it is noticed.
-
-    Returns: Name, size and time of each file, as JSON can hold them.
-    """
+def describe_files(path: Path) -> list[Any]:
+    """Return name, size and time of each file of a panel, by which a change to it is noticed."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     return [[str(file.relative_to(path)), os.stat(file).st_size, os.stat(file).st_mtime_ns] for file in files]
 
 
 def dimension_of_time(scores: "xr.DataArray", time: str) -> str:
-    """Tell along which dimension an opened panel is to be replayed."""
+    """Return the dimension of time of an opened panel."""
     return time if time in scores.dims else ROUND
 
 
@@ -173,9 +168,6 @@ def counts_of(scores: "xr.DataArray", dim: str) -> tuple[int, int]:
     """Count series and rounds."""
     return int(np.prod([size for name, size in scores.sizes.items() if name != dim])), scores.sizes[dim]
 
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 Region = dict[str, slice]
 
@@ -214,7 +206,7 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
     check_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".zarr":
-        begin(panel, path, compute=True)
+        create_store(panel, path, compute=True)
     elif path.suffix == ".nc":
         numbers = {n: v.chunks for n, v in panel.variables.items() if v.dtype.kind in "biufMm" and v.size and v.ndim}
         encoding = {
@@ -222,11 +214,11 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
         }
         panel.drop_encoding().to_netcdf(path, engine="h5netcdf", encoding=encoding)
     else:
-        _tables(panel, path, scores)
+        _write_tables(panel, path, scores)
 
 
 def check_free(path: Path) -> None:
-    """Refuse to write over something."""
+    """Refuse a path that is taken."""
     if path.is_symlink():
         raise ValueError(f"{path} is a link: remove it, or name the place that it leads to")
     if path.is_dir() and not any(path.iterdir()) and path.suffix not in (".zarr", ".nc"):
@@ -237,8 +229,8 @@ def check_free(path: Path) -> None:
         raise ValueError(f"{path} exists: remove it, or choose another place")
 
 
-def begin(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
-    """Make a Zarr store for a panel: all that is known before it is computed."""
+def create_store(panel: "xr.Dataset", path: Path, compute: bool = False) -> None:
+    """Create a Zarr store and write what needs no computing; with ``compute`` the whole panel."""
     from numcodecs import CRC32C, Blosc, VLenUTF8, Zstd
 
     uneven = {name: max(own) for name, own in panel.chunksizes.items() if {*own[:-1], max(own)} != {own[0]}}
@@ -301,7 +293,7 @@ def write_regions(
 
 
 def _on_cluster(tasks: list[Any], client: Any, written: Callable[[int], None]) -> None:
-    """Have the workers of a cluster do tasks that return their numbers."""
+    """Run tasks, which return their numbers, on a cluster."""
     from distributed import CancelledError, KilledWorker, as_completed
 
     futures = client.compute(tasks)
@@ -323,7 +315,7 @@ def _write(path: str, region: Region, number: int, values: dict[Any, Any]) -> in
     return number
 
 
-def _tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") -> None:
+def _write_tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") -> None:
     import dask
 
     if scores is None:
@@ -335,7 +327,7 @@ def _tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") ->
     panel = panel.assign_coords({name: np.arange(panel.sizes[name]) for name in unnamed})
     scores = scores.assign_coords({name: np.arange(scores.sizes[name]) for name in unnamed if name in scores.dims})
     folder.mkdir(parents=True, exist_ok=True)
-    table, metrics = dask.delayed(_table), []
+    table, metrics = dask.delayed(_write_table), []
     for number, region in enumerate(regions):
         parts = [part.isel(region) for part in (panel, scores)]
         metrics.append(table(*parts, str(folder / f"part-{number:05d}.parquet")))
@@ -345,7 +337,7 @@ def _tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") ->
     frame.to_parquet(folder / "_metrics.parquet", index=False)
 
 
-def _table(panel: "xr.Dataset", scores: "xr.DataArray", file: str) -> Any:
+def _write_table(panel: "xr.Dataset", scores: "xr.DataArray", file: str) -> "pd.DataFrame":
     """Write the long table of some series, and return their metrics."""
     to_long(panel, scores).to_parquet(file, index=False)
     own = [name for name in panel.data_vars if name != "thresholds"]

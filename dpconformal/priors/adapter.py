@@ -131,12 +131,12 @@ def _call(function: Callable[[Any], Any], x: Array) -> Array:
 
 def _sensible(distribution: Any) -> Array:
     """Whether the parameters are in the range that NumPyro itself demands."""
-    fine = jnp.asarray(True)
+    valid = jnp.asarray(True)
     for part in (distribution, getattr(distribution, "base_dist", None)):
         for name, constraint in getattr(part, "arg_constraints", {}).items():
             if hasattr(part, name) and type(constraint).__name__ != "_Dependent":
-                fine = fine & jnp.all(constraint(getattr(part, name)))
-    return fine
+                valid = valid & jnp.all(constraint(getattr(part, name)))
+    return valid
 
 
 def _ends(support: Any) -> tuple[Scalar, Scalar]:

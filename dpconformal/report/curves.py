@@ -20,8 +20,6 @@ STEPS = (1000, 200, 100)  # levels are multiples of 1/1000, 1/200 or 1/100
 CHUNK, ROOM = 64, 2**25  # levels of one replay, and thresholds that are held at a time
 WORK = 5e7  # rounds times levels
 BYTES = 3.2e6  # of all curves together, before base64 adds a third
-
-
 MOST = 250  # blocks of a run
 LEAST_WINDOW = 50  # rounds, below which a coverage says little
 TAIL = 0.025  # on each side: 95 % between
@@ -37,14 +35,14 @@ class Blocks(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What a run did at many levels; the last two are None without a grid of levels."""
+    """What a run did at many levels."""
 
     levels: np.ndarray  # (K,), ascending, those that the run was asked for among them
     thresholds: np.ndarray  # (K, N), of the last round of each block
     covered: np.ndarray  # (K, N), rounds of each block in which the score did not exceed the threshold
     following: np.ndarray  # (K,), thresholds of the round after the run; NaN where the learner cannot tell
-    below: np.ndarray | None  # (T,), on how many of the even levels the threshold was below the score of a round
-    equal: np.ndarray | None  # (T,), on how many it was the score itself
+    below: np.ndarray  # (T,), on how many levels of the grid the threshold was below the score of a round
+    equal: np.ndarray  # (T,), on how many it was the score itself
 
 
 def blocks_of(rounds: int, most: int = MOST) -> Blocks:
@@ -62,14 +60,9 @@ def counts_in(hits: np.ndarray, blocks: Blocks) -> np.ndarray:
     return np.add.reduceat(hits, starts, axis=0, dtype=np.int64)
 
 
-def answers_every_level(learner: Any) -> bool:
-    """Whether one distribution is behind all thresholds, so that any level can be asked for afterwards."""
-    return isinstance(learner, (BeliefLearner, Head))
-
-
 def steps_for(learner: Any, sizes: Sequence[Blocks]) -> int | None:
     """Choose the steps of the grid k/steps; None if the learner answers the levels that it was asked for only."""
-    if not answers_every_level(learner):
+    if not isinstance(learner, (BeliefLearner, Head)):  # with these, one distribution is behind all thresholds
         return None
     offered = STEPS[1:] if isinstance(learner, Head) else STEPS  # a head may have to solve for each of its levels
     longest = max(blocks.rounds for blocks in sizes)
@@ -91,8 +84,8 @@ def curves_of(run: Replay, blocks: Blocks, steps: int | None, what: str = "level
         np.empty((count, size)),
         np.empty((count, size), np.int64),
         np.full(count, np.nan),
-        None if steps is None else np.zeros(blocks.rounds, np.int32),
-        None if steps is None else np.zeros(blocks.rounds, np.int32),
+        np.zeros(blocks.rounds, np.int32),
+        np.zeros(blocks.rounds, np.int32),
     )
     own = np.searchsorted(levels, asked)
     _keep(kept, own, np.asarray(run.thresholds)[:, columns], scores, blocks, even)
@@ -121,10 +114,9 @@ def _keep(
     kept.thresholds[rows] = thresholds[blocks.ends - 1].T
     covered = scores[:, None] <= thresholds
     kept.covered[rows] = counts_in(covered, blocks).T
-    if kept.below is not None and kept.equal is not None:
-        on_grid = np.isin(kept.levels[rows], even)
-        kept.below[:] += np.sum(~covered[:, on_grid], axis=1, dtype=np.int32)
-        kept.equal[:] += np.sum((scores[:, None] == thresholds)[:, on_grid], axis=1, dtype=np.int32)
+    on_grid = np.isin(kept.levels[rows], even)
+    kept.below[:] += np.sum(~covered[:, on_grid], axis=1, dtype=np.int32)
+    kept.equal[:] += np.sum((scores[:, None] == thresholds)[:, on_grid], axis=1, dtype=np.int32)
 
 
 def _following(learner: Any, state: Any, levels: np.ndarray) -> np.ndarray:
@@ -142,27 +134,23 @@ def _following(learner: Any, state: Any, levels: np.ndarray) -> np.ndarray:
 
 
 def chance_band(chance: np.ndarray, tosses: int) -> tuple[np.ndarray, np.ndarray]:
-    """Say how many of many coins may show heads: the 2.5 % and the 97.5 % quantile, for one look."""
+    """Return the 2.5 % and the 97.5 % quantile of binomial counts."""
     from scipy import stats  # slow to import
 
     coins = stats.binom(tosses, np.asarray(chance, float))
     return coins.ppf(TAIL), coins.ppf(1 - TAIL)
 
 
-def histogram(curves: Curves, blocks: Blocks, steps: int) -> dict[str, Any]:
+def pit_histogram(curves: Curves, blocks: Blocks, steps: int) -> dict[str, Any]:
     """
-    Count how often the belief had put a given probability below the score that came: a histogram of PITs.
+    Count PITs in bars, with the ``low`` and ``high`` count that a bar of uniform numbers has 95 times in 100.
 
     A score exceeds the thresholds of exactly those levels that the belief had at or below P(X < score), so that the
     pass over the levels has placed every PIT between two of them, and in its bar. A score on an atom of the belief, on
     which the thresholds of several levels coincide, draws its place among them. So these are the counts of
     :func:`dpconformal.diagnostics.randomised_pit`, without going through all beliefs again: for a belief that keeps
     every score that takes time in proportion to the square of the rounds.
-
-    Returns: ``counts`` of the bars, and the ``low`` and ``high`` that a bar of uniform numbers has 95 times in 100.
     """
-    if curves.below is None or curves.equal is None:
-        raise ValueError("curves have no grid of levels: a histogram of PITs needs one")
     bars = 20 if blocks.rounds >= 400 else 10
     # The first level whose threshold is not below the score is number `below`; half a step less is inside its cell.
     place = np.random.default_rng(0).random(blocks.rounds)

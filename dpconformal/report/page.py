@@ -1,8 +1,7 @@
-"""A learner in the words of somebody who has never heard of it."""
+"""A page about a run: its template filled with the numbers of each series, and the learner in plain words."""
 
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpconformal.checkpoints.container import write_whole
 from dpconformal.compositions import Head
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.summary import as_written
@@ -17,58 +17,6 @@ from dpconformal.replay import Replay
 from dpconformal.report.curves import blocks_of, steps_for
 from dpconformal.report.series import LONGEST, as_html, as_json, series_of
 from dpconformal.runs import not_at_once
-
-_KINDS = {
-    "Exact": "A belief about the next score: a prior guess, mixed with every score seen so far",
-    "Quantized": "A belief about the next score: a prior guess, mixed with the scores seen so far in {bins} bins",
-    "Aggregate": "Several beliefs about the next score, mixed by how well each has done so far",
-    "Hierarchical": "A belief for each group: that of its parent, mixed with the group's own scores",
-    "ERM": "The empirical distribution of all scores so far",
-    "SlidingERM": "The empirical distribution of the last {window} scores",
-    "DiscountedERM": "The empirical distribution of all scores so far, older ones counting less",
-    "SplitConformal": "Split conformal prediction: the empirical distribution of all scores so far, rounded upwards",
-    "NExCP": "Weighted conformal prediction: recent scores count more, rounded upwards",
-    "OGD": "Online gradient descent: each threshold moves up after a miss and down after a hit",
-    "MultiOGD": "Online gradient descent on a grid of levels: the nearest level of the grid answers",
-    "SFOGD": "Scale-free online gradient descent: each threshold moves up after a miss and down after a hit",
-    "SAOCP": "Strongly adaptive online conformal prediction: many gradient methods of different ages, mixed",
-    "ACI": "Adaptive conformal inference: the level that is asked of recent scores is adjusted after every round",
-    "DtACI": "Dynamically tuned adaptive conformal inference: several adjustment rates, mixed",
-    "AgACI": "Aggregated adaptive conformal inference: several adjustment rates, mixed",
-    "PID": "Conformal PID control: thresholds are steered by past misses",
-    "MVP": "Multivalid prediction: thresholds are chosen among buckets, so that each of them covers as it should",
-    "MultiMVP": "Multivalid prediction on a grid of levels: the nearest level of the grid answers",
-    "Credible": "A credible bound on the threshold",
-    "Corrected": "A threshold with a correction for small samples",
-}
-
-
-def in_words(learner: Any) -> str:
-    """Describe a learner in a sentence."""
-    if learner is None:
-        return "Thresholds of a method that the run does not name"
-    name = type(learner).__name__
-    said = _KINDS.get(name)
-    if said is None:
-        return name
-    sizes = {key: getattr(learner, key, None) for key in ("bins", "window")}
-    said = said.format(**{key: "as many as √(rounds)" if size is None else size for key, size in sizes.items()})
-    discount = getattr(learner, "discount", None)
-    if discount is not None:
-        said += (
-            f". Each round takes {1 - float(discount):.3g} of their weight from all earlier scores, so the past fades"
-        )
-    if isinstance(learner, Head):
-        inner = in_words(learner.learner)
-        return f"{said} ({name}), from this belief: {inner[0].lower()}{inner[1:]}"
-    return f"{said} ({name})"
-
-
-def in_code(learner: Any, most: int = 400) -> str:
-    """Write a learner as Python does, cut where it is too long to read."""
-    text = "" if learner is None else " ".join(repr(learner).split())
-    return text if len(text) <= most else text[: most - 1] + "…"
-
 
 MOST_SERIES = 12
 # In this order: each uses what stands in those before it.
@@ -151,12 +99,12 @@ def report(
         "omitted": list(runs)[MOST_SERIES:],
         "series": [series_of(name, one, steps, progress) for name, one in shown.items()],
     }
-    _write(target, _filled(title, data))
+    write_whole(target, [_fill_template(title, data).encode()], follow=False)
     return target
 
 
 def _checked_runs(run: Any) -> dict[str, Replay]:
-    """Give every run a name, and refuse those that one page cannot show."""
+    """Return the runs by name; refuse those that one page cannot show."""
     several = isinstance(run, Mapping)
     runs = dict(run) if several else {"": run}
     if not runs:
@@ -194,7 +142,7 @@ def _checked_runs(run: Any) -> dict[str, Replay]:
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:
-    """Find out before the work, not after it, that a file cannot be written."""
+    """Refuse a path that cannot be written to, before the work."""
     target = Path(path)
     if target.is_dir():
         raise ValueError(f"path = {str(target)!r} is a folder: name a file in it, such as report.html")
@@ -205,29 +153,64 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _filled(title: str, data: dict[str, Any]) -> str:
-    """Put everything in its place in the template, in one pass: what is put in is not looked at again."""
+def _fill_template(title: str, data: dict[str, Any]) -> str:
+    """Fill the template in one pass: a value is not searched for placeholders."""
     pictures = resources.files("dpconformal.report") / "pictures"
 
     def text(name: str) -> str:
         return (pictures / name).read_text(encoding="utf-8")
 
-    parts = {
-        "title": as_html(title),
-        "style": text("page.css"),
-        "data": as_json(data),
-        "script": "\n".join(text(f"{name}.js") for name in SCRIPTS),
-    }
+    scripts = "\n".join(text(f"{name}.js") for name in SCRIPTS)
+    parts = {"title": as_html(title), "style": text("page.css"), "data": as_json(data), "script": scripts}
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], text("page.html"))
 
 
-def _write(target: Path, page: str) -> None:
-    """Write a file beside the target, then put it in its place: nobody ever sees half of it."""
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
-    try:
-        with open(draft, "x", encoding="utf-8", newline="\n") as file:
-            file.write(page)
-        os.replace(draft, target)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+_KINDS = {
+    "Exact": "A belief about the next score: a prior guess, mixed with every score seen so far",
+    "Quantized": "A belief about the next score: a prior guess, mixed with the scores seen so far in {bins} bins",
+    "Aggregate": "Several beliefs about the next score, mixed by how well each has done so far",
+    "Hierarchical": "A belief for each group: that of its parent, mixed with the group's own scores",
+    "ERM": "The empirical distribution of all scores so far",
+    "SlidingERM": "The empirical distribution of the last {window} scores",
+    "DiscountedERM": "The empirical distribution of all scores so far, older ones counting less",
+    "SplitConformal": "Split conformal prediction: the empirical distribution of all scores so far, rounded upwards",
+    "NExCP": "Weighted conformal prediction: recent scores count more, rounded upwards",
+    "OGD": "Online gradient descent: each threshold moves up after a miss and down after a hit",
+    "MultiOGD": "Online gradient descent on a grid of levels: the nearest level of the grid answers",
+    "SFOGD": "Scale-free online gradient descent: each threshold moves up after a miss and down after a hit",
+    "SAOCP": "Strongly adaptive online conformal prediction: many gradient methods of different ages, mixed",
+    "ACI": "Adaptive conformal inference: the level that is asked of recent scores is adjusted after every round",
+    "DtACI": "Dynamically tuned adaptive conformal inference: several adjustment rates, mixed",
+    "AgACI": "Aggregated adaptive conformal inference: several adjustment rates, mixed",
+    "PID": "Conformal PID control: thresholds are steered by past misses",
+    "MVP": "Multivalid prediction: thresholds are chosen among buckets, so that each of them covers as it should",
+    "MultiMVP": "Multivalid prediction on a grid of levels: the nearest level of the grid answers",
+    "Credible": "A credible bound on the threshold",
+    "Corrected": "A threshold with a correction for small samples",
+}
+
+
+def in_words(learner: Any) -> str:
+    """Describe a learner in a sentence."""
+    if learner is None:
+        return "Thresholds of a method that the run does not name"
+    name = type(learner).__name__
+    said = _KINDS.get(name)
+    if said is None:
+        return name
+    sizes = {key: getattr(learner, key, None) for key in ("bins", "window")}
+    said = said.format(**{key: "as many as √(rounds)" if size is None else size for key, size in sizes.items()})
+    discount = getattr(learner, "discount", None)
+    if discount is not None:
+        lost = f"{1 - float(discount):.3g}"
+        said += f". Each round takes {lost} of their weight from all earlier scores, so the past fades"
+    if isinstance(learner, Head):
+        inner = in_words(learner.learner)
+        return f"{said} ({name}), from this belief: {inner[0].lower()}{inner[1:]}"
+    return f"{said} ({name})"
+
+
+def in_code(learner: Any, most: int = 400) -> str:
+    """Write a learner as Python does, cut where it is too long to read."""
+    text = "" if learner is None else " ".join(repr(learner).split())
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,11 +1,4 @@
-"""
-Numbers and text as a page holds them: small, and safe inside HTML.
-
-A table of numbers is base64 of unsigned 16-bit codes, lowest byte first, row after row. A code c up to 65532 stands for
-low + c · (high - low)/65532, with the ends of the row given beside it: half a step is 1/131064 of what a row spans. The
-last three codes are 65533 for -∞, 65534 for +∞ and 65535 for no number. Counts are base64 of the smallest unsigned
-integers, of 1, 2 or 4 bytes, that hold them.
-"""
+"""What a page holds of one series: curves, regret and a table, as small numbers that are safe inside HTML."""
 
 import base64
 import html
@@ -24,96 +17,95 @@ from dpconformal.metrics.arrays import arrays_of, totals_over_rounds
 from dpconformal.metrics.loss import regret_curve
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.report.curves import TAIL, Blocks, Curves, blocks_of, chance_band, curves_of, histogram
+from dpconformal.report.curves import TAIL, blocks_of, chance_band, curves_of, pit_histogram
 from dpconformal.runs import not_at_once
 from dpconformal.theory import certify
-from dpconformal.theory.checks import regret_and_bound
-from dpconformal.theory.delay import delayed_regret, known_of
+from dpconformal.theory.checks import delayed_regret, known_of, regret_and_bound
 from dpconformal.theory.path import discounted_regret, path_of, sequences
 
+LONGEST = 200_000  # rounds, beyond which bounds and certificates take longer than a reader waits
+DOTS = 1500
 LAST = 65532
 MINUS_INFINITY, INFINITY, NOTHING = 65533, 65534, 65535
 
 
-def packed_rows(rows: np.ndarray) -> dict[str, Any]:
-    """
-    Encode the rows of a table, each over its own range.
+def series_of(name: str, run: Replay, steps: int | None, progress: bool = False) -> dict[str, Any]:
+    """Compute what the pictures of one series show."""
+    whole, run = run, run.observed()
+    blocks = blocks_of(int(np.shape(run.scores)[0]))
+    curves = curves_of(whole, blocks, steps, f"{name}: levels" if name else "levels", progress)
+    losses = losses_of(whole, blocks.ends)
+    asked = np.unique(as_written(np.asarray(run.levels)), return_index=True)[1]
+    belief = steps is not None and isinstance(run.learner, BeliefLearner)
+    held = {
+        "name": name,
+        "rounds": blocks.rounds,
+        "block": blocks.size,
+        "ends": blocks.ends,
+        "dots": _dots(np.asarray(run.scores, float)),
+        "following": curves.following,
+        "window": {"blocks": blocks.window, "rounds": blocks.window * blocks.size},
+        "table": _table(whole, losses, asked),
+        "kind": losses.kind,
+        "regret": losses.regret[:, asked].T,
+        "bound": losses.bound[:, asked].T,
+        "pit": pit_histogram(curves, blocks, steps) if belief and steps is not None else None,
+    }
+    # What is encoded keeps the digits of its ends.
+    rounds = blocks.window * blocks.size
+    ends = clopper_pearson(curves.covered.sum(axis=1), blocks.rounds, TAIL)
+    band = [count / rounds for count in chance_band(curves.levels, rounds)]
+    return as_plain(held) | {
+        "thresholds": pack_rows(curves.thresholds),
+        "covered": pack_counts(curves.covered, blocks.size),
+        "interval": pack_rows(np.stack(ends)),
+        "chance": pack_rows(np.stack(band)),
+    }
 
-    Returns: ``low`` and ``high``, the ends of each row; ``codes``, see the module.
-    """
-    rows = np.asarray(rows, float)
-    finite = np.isfinite(rows)
-    # A row without any finite number spans nothing. Ends are divided before they are subtracted, which cannot overflow.
-    low = np.where(finite.any(axis=1), np.min(rows, axis=1, initial=np.inf, where=finite), 0.0)
-    high = np.where(finite.any(axis=1), np.max(rows, axis=1, initial=-np.inf, where=finite), 0.0)
-    step = (high / LAST - low / LAST)[:, None]
-    known = np.where(finite, rows, low[:, None])
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        codes = np.where(step > 0, np.rint((known - low[:, None]) / step), 0)
-    codes = np.clip(np.nan_to_num(codes), 0, LAST).astype("<u2")
-    codes[rows == -np.inf], codes[rows == np.inf], codes[np.isnan(rows)] = MINUS_INFINITY, INFINITY, NOTHING
-    return {"low": low.tolist(), "high": high.tolist(), "codes": _base64(codes)}
+
+def _dots(scores: np.ndarray) -> dict[str, Any]:
+    """Thin the scores evenly: dot i is that of round ⌊(i + 1/2) T/count⌋, counted from 0."""
+    count = min(scores.size, DOTS)
+    shown = scores[((np.arange(count) + 0.5) * scores.size / count).astype(int)]
+    return {"count": count, "least": scores.min(), "most": scores.max(), **pack_rows(shown[None])}
 
 
-def unpacked_rows(packed: dict[str, Any]) -> np.ndarray:
-    """Decode what :func:`packed_rows` made, as the page does."""
-    low, high = (np.array(packed[end])[:, None] for end in ("low", "high"))
-    codes = np.frombuffer(base64.b64decode(packed["codes"]), "<u2").reshape(low.size, -1)
-    rows = low + codes * (high / LAST - low / LAST)
-    for code, value in ((MINUS_INFINITY, -np.inf), (INFINITY, np.inf), (NOTHING, np.nan)):
-        rows = np.where(codes == code, value, rows)
+def _table(run: Replay, losses: "Losses", columns: np.ndarray) -> list[dict[str, Any]]:
+    """Make a row for each asked level."""
+    levels, rounds = as_written(np.asarray(run.levels)), np.shape(run.observed().scores)[0]
+    curve = coverage_curve(run) if rounds <= LONGEST else None
+    totals = totals_over_rounds(arrays_of(run))
+    verdicts = _verdicts(run)
+    return [
+        {
+            "level": levels[i],
+            "coverage": totals.covered[i] / rounds,
+            "size": totals.threshold.high[i] / rounds,
+            "loss": totals.loss.high[i] / rounds,
+            "regret": losses.regret[-1, i],
+            "bound": losses.bound[-1, i],
+            "low": np.nan if curve is None else curve.band_low.values[i],
+            "high": np.nan if curve is None else curve.band_high.values[i],
+            **verdicts[i],
+        }
+        for i in columns
+    ]
+
+
+def _verdicts(run: Replay) -> list[dict[str, Any]]:
+    """Certify the run level by level; with groups a level fails if it does in any of them."""
+    rounds, levels = np.shape(run.observed().thresholds)
+    if rounds > LONGEST:
+        return [{"verdict": "left out", "failed": [], "groups": []}] * levels
+    wrong = certify(run).dataset.verdict == "FAIL"
+    rows = []
+    for i in range(levels):
+        here = wrong.isel(level=i)
+        by_check = here.any("group") if "group" in here.dims else here
+        failed = here.check.values[by_check.values].tolist()
+        groups = here.group.values[here.any("check").values].tolist() if "group" in here.dims else []
+        rows.append({"verdict": "fail" if failed else "pass", "failed": failed, "groups": list(map(str, groups))})
     return rows
-
-
-def packed_counts(counts: np.ndarray, most: int) -> dict[str, Any]:
-    """Encode counts in as few bytes as they need."""
-    size = 1 if most < 2**8 else 2 if most < 2**16 else 4
-    return {"bytes": size, "codes": _base64(np.asarray(counts).astype(f"<u{size}"))}
-
-
-def unpacked_counts(packed: dict[str, Any]) -> np.ndarray:
-    """Decode what :func:`packed_counts` made."""
-    return np.frombuffer(base64.b64decode(packed["codes"]), f"<u{packed['bytes']}").astype(int)
-
-
-def _base64(array: np.ndarray) -> str:
-    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
-
-
-def plain(value: Any) -> Any:
-    """Turn arrays and numbers into what JSON has words for: infinite ones become ``"inf"`` and ``"-inf"``, NaN null."""
-    if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(part) for part in value]
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    if isinstance(value, (float, np.floating)):
-        number = float(value)
-        if math.isnan(number):
-            return None
-        return float(f"{number:.7g}") if math.isfinite(number) else ("inf" if number > 0 else "-inf")
-    return value
-
-
-def as_json(value: Any) -> str:
-    r"""Write JSON that no HTML parser mistakes for an end of the script that holds it."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def as_html(text: str) -> str:
-    """
-    Write text into HTML, between tags or quotes.
-
-    Returns: Escaped. A lone surrogate, which no file can hold, becomes a question mark.
-    """
-    return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)
-
-
-LONGEST = 200_000  # rounds, beyond which bounds and certificates take longer than a reader waits
 
 
 class Losses(NamedTuple):
@@ -129,7 +121,7 @@ class Losses(NamedTuple):
 
 
 def losses_of(run: Replay, ends: np.ndarray) -> Losses:
-    """Follow the regret of a run and what the theory allows; late scores and a discount together have no bound."""
+    """Compute regret and its bound over time; late scores and a discount together have no bound."""
     _, whole = next(sequences(run, observed=False))
     sequence, late, long = whole.observed(), not_at_once(whole), ends[-1] > LONGEST
     groups, discounted = isinstance(run.learner, Hierarchical), getattr(run.learner, "discount", None) is not None
@@ -150,95 +142,61 @@ def losses_of(run: Replay, ends: np.ndarray) -> Losses:
     return Losses(kind, seen, np.full(seen.shape, np.nan))
 
 
-DOTS = 1500
+def pack_rows(rows: np.ndarray) -> dict[str, Any]:
+    """
+    Encode the rows of a table: ``low`` and ``high``, the ends of each row, and base64 of 16-bit ``codes``, row by row.
+
+    A code c up to 65532 stands for low + c · (high - low)/65532: half a step is 1/131064 of what a row spans. The last
+    three codes are 65533 for -∞, 65534 for +∞ and 65535 for no number.
+    """
+    rows = np.asarray(rows, float)
+    finite = np.isfinite(rows)
+    # A row without any finite number spans nothing. Ends are divided before they are subtracted, which cannot overflow.
+    low = np.where(finite.any(axis=1), np.min(rows, axis=1, initial=np.inf, where=finite), 0.0)
+    high = np.where(finite.any(axis=1), np.max(rows, axis=1, initial=-np.inf, where=finite), 0.0)
+    step = (high / LAST - low / LAST)[:, None]
+    known = np.where(finite, rows, low[:, None])
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        codes = np.where(step > 0, np.rint((known - low[:, None]) / step), 0)
+    codes = np.clip(np.nan_to_num(codes), 0, LAST).astype("<u2")
+    codes[rows == -np.inf], codes[rows == np.inf], codes[np.isnan(rows)] = MINUS_INFINITY, INFINITY, NOTHING
+    return {"low": low.tolist(), "high": high.tolist(), "codes": _base64(codes)}
 
 
-def series_of(name: str, run: Replay, steps: int | None, progress: bool = False) -> dict[str, Any]:
-    """Gather what the pictures of one series show."""
-    whole, run = run, run.observed()
-    blocks = blocks_of(int(np.shape(run.scores)[0]))
-    curves = curves_of(whole, blocks, steps, f"{name}: levels" if name else "levels", progress)
-    losses = losses_of(whole, blocks.ends)
-    belief = steps is not None and isinstance(run.learner, BeliefLearner)
-    held = {
-        "name": name,
-        "rounds": blocks.rounds,
-        "block": blocks.size,
-        "ends": blocks.ends,
-        "dots": _dots(np.asarray(run.scores, float)),
-        "following": curves.following,
-        "window": {"blocks": blocks.window, "rounds": blocks.window * blocks.size},
-        "table": _table(whole, losses),
-        "kind": losses.kind,
-        "regret": _by_level(run, losses.regret),
-        "bound": _by_level(run, losses.bound),
-        "pit": histogram(curves, blocks, steps) if belief and steps is not None else None,
-    }
-    # What is encoded keeps the digits of its ends.
-    return plain(held) | _encoded(curves, blocks)
+def pack_counts(counts: np.ndarray, most: int) -> dict[str, Any]:
+    """Encode counts in as few bytes as they need."""
+    size = 1 if most < 2**8 else 2 if most < 2**16 else 4
+    return {"bytes": size, "codes": _base64(np.asarray(counts).astype(f"<u{size}"))}
 
 
-def _encoded(curves: Curves, blocks: Blocks) -> dict[str, Any]:
-    rounds = blocks.window * blocks.size
-    ends = clopper_pearson(curves.covered.sum(axis=1), blocks.rounds, TAIL)
-    band = [count / rounds for count in chance_band(curves.levels, rounds)]
-    return {
-        "thresholds": packed_rows(curves.thresholds),
-        "covered": packed_counts(curves.covered, blocks.size),
-        "interval": packed_rows(np.stack(ends)),
-        "chance": packed_rows(np.stack(band)),
-    }
+def _base64(array: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
 
 
-def _dots(scores: np.ndarray) -> dict[str, Any]:
-    """Thin the scores evenly: dot i is that of round ⌊(i + 1/2) T/count⌋, counted from 0."""
-    count = min(scores.size, DOTS)
-    shown = scores[((np.arange(count) + 0.5) * scores.size / count).astype(int)]
-    return {"count": count, "least": scores.min(), "most": scores.max(), **packed_rows(shown[None])}
+def as_plain(value: Any) -> Any:
+    """Turn arrays and numbers into what JSON has words for: infinite ones become ``"inf"`` and ``"-inf"``, NaN null."""
+    if isinstance(value, dict):
+        return {str(key): as_plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [as_plain(part) for part in value]
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        number = float(value)
+        if math.isnan(number):
+            return None
+        return float(f"{number:.7g}") if math.isfinite(number) else ("inf" if number > 0 else "-inf")
+    return value
 
 
-def _by_level(run: Replay, values: np.ndarray) -> list[np.ndarray]:
-    """Turn (N, A) into a list over the asked levels, each once, ascending."""
-    return list(values[:, _columns(run)].T)
+def as_json(value: Any) -> str:
+    r"""Write JSON that no HTML parser mistakes for an end of the script that holds it."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _columns(run: Replay) -> np.ndarray:
-    return np.unique(as_written(np.asarray(run.levels)), return_index=True)[1]
-
-
-def _table(run: Replay, losses: Losses) -> list[dict[str, Any]]:
-    """Make a row for each asked level."""
-    levels, rounds = as_written(np.asarray(run.levels)), np.shape(run.observed().scores)[0]
-    curve = coverage_curve(run) if rounds <= LONGEST else None
-    totals = totals_over_rounds(arrays_of(run))
-    verdicts = _verdicts(run)
-    return [
-        {
-            "level": levels[i],
-            "coverage": totals.covered[i] / rounds,
-            "size": totals.threshold.high[i] / rounds,
-            "loss": totals.loss.high[i] / rounds,
-            "regret": losses.regret[-1, i],
-            "bound": losses.bound[-1, i],
-            "low": np.nan if curve is None else curve.band_low.values[i],
-            "high": np.nan if curve is None else curve.band_high.values[i],
-            **verdicts[i],
-        }
-        for i in _columns(run)
-    ]
-
-
-def _verdicts(run: Replay) -> list[dict[str, Any]]:
-    """Hold the run to its theorems, level by level; with groups a level fails if it does in any of them."""
-    rounds, levels = np.shape(run.observed().thresholds)
-    if rounds > LONGEST:
-        return [{"verdict": "left out", "failed": [], "groups": []}] * levels
-    wrong = certify(run).dataset.verdict == "FAIL"
-    rows = []
-    for i in range(levels):
-        here = wrong.isel(level=i)
-        by_check = here.any("group") if "group" in here.dims else here
-        failed = here.check.values[by_check.values].tolist()
-        groups = here.group.values[here.any("check").values].tolist() if "group" in here.dims else []
-        rows.append({"verdict": "fail" if failed else "pass", "failed": failed, "groups": list(map(str, groups))})
-    return rows
+def as_html(text: str) -> str:
+    """Escape text for HTML; a lone surrogate, which no file can hold, becomes a question mark."""
+    return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)

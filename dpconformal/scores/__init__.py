@@ -2,9 +2,8 @@
 
 from dpconformal.scores.base import Score
 from dpconformal.scores.classification import APS, LAC, RAPS, SAPS, Margin, TopK
-from dpconformal.scores.multivariate import Ellipsoid, Norm
-from dpconformal.scores.regression import CQR, Absolute, Normalized, Signed
-from dpconformal.scores.sets import Ball, EllipsoidRegion, Interval
+from dpconformal.scores.multivariate import Ball, Ellipsoid, EllipsoidRegion, Norm
+from dpconformal.scores.regression import CQR, Absolute, Interval, Normalized, Signed
 from dpconformal.scores.transforms import Log, Rank, Ratio, Transform, Transformed
 
 __all__ = [

@@ -76,8 +76,8 @@ def read_thresholds(xp: Any, thresholds: Numbers, batch: tuple[int, ...], least:
     """
     Read thresholds, a row of them for each prediction.
 
-    Returns: For JAX of a floating type that loses nothing of either. For NumPy in float64, each moved up to the largest
-    number that the precision of the thresholds does not tell from it: see :func:`dpconformal.scores.base.widest`.
+    For JAX they have a floating type that loses nothing of either. For NumPy they are in float64, each moved up to the
+    largest number that the precision of the thresholds does not tell from it: see :func:`widest`.
     """
     array = as_numbers("thresholds", thresholds)
     if array.shape[:-1] != batch or array.ndim != len(batch) + 1:
@@ -89,7 +89,6 @@ def read_thresholds(xp: Any, thresholds: Numbers, batch: tuple[int, ...], least:
     return jnp.asarray(array, np.result_type(float_dtype(array), least))
 
 
-_LAST = np.float64(np.inf).view(np.int64)
 # Maps numbers and their places in the flattened arrays to scores.
 Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -114,11 +113,10 @@ def widest(thresholds: Any) -> np.ndarray:
 
 def outermost(score: Scorer, limits: np.ndarray, guess: np.ndarray, sign: int) -> np.ndarray:
     """
-    Find the outermost number whose score is at most its limit.
+    Find the outermost number whose score is at most its limit; a guess far from any answer comes back as it is.
 
     ``score``: Score of numbers, given with their places; it does not fall in the direction of ``sign``. ``guess``:
-    Close to the answer, of the shape of the limits. What is not finite is left alone. Returns: The numbers; a guess
-    that is far from any answer comes back as it is.
+    Close to the answer, of the shape of the limits. What is not finite is left alone.
     """
     found = np.array(guess, np.float64).ravel()
     limits = np.broadcast_to(limits, np.shape(guess)).ravel()
@@ -132,12 +130,12 @@ def outermost(score: Scorer, limits: np.ndarray, guess: np.ndarray, sign: int) -
     inside = holds(found[open_], open_)
     # In steps that double, until one number is inside and one is outside; then halve the distance.
     near, far = at.copy(), at.copy()  # inside, outside
-    step, todo = 1, np.arange(open_.size)
+    step, todo, last = 1, np.arange(open_.size), np.float64(np.inf).view(np.int64)
     for _ in range(63):
         if not todo.size:
             break
         way = np.where(inside[todo], sign, -sign)
-        ahead = np.where(way * at[todo] > 0, _LAST - way * at[todo], _LAST)  # so many numbers are left
+        ahead = np.where(way * at[todo] > 0, last - way * at[todo], last)  # so many numbers are left
         moved = at[todo] + way * np.minimum(step, ahead)
         now = holds(_number(moved), open_[todo])
         crossed = now != inside[todo]
@@ -163,5 +161,6 @@ def _ordinal(x: np.ndarray) -> np.ndarray:
 
 
 def _number(ordinal: np.ndarray) -> np.ndarray:
+    """Return the float of a number that :func:`_ordinal` gives."""
     bits = np.where(ordinal < 0, np.int64(-(2**63)) - ordinal, ordinal)
     return np.ascontiguousarray(bits, np.int64).view(np.float64)

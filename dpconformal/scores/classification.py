@@ -1,4 +1,4 @@
-"""What scores of class labels share: a score for every class, labels picked from them, masks made of them."""
+"""Scores of class labels, and the masks that they invert to."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -41,7 +41,12 @@ class LabelScore:
         """Invert thresholds to a mask of the classes in each set."""
         return label_mask(self.label_scores(predictions, noise), thresholds)
 
+    def bounds(self, predictions: Numbers) -> tuple[float, float]:
+        """Return the ends of the interval that holds every score: the unit interval."""
+        return 0.0, 1.0
+
     def _scores(self, xp: Any, p: Any, u: Any) -> Any:
+        """Score every class by probabilities and noise."""
         raise NotImplementedError
 
     def _noise(self, xp: Any, predictions: Any, noise: Any) -> Any:
@@ -84,8 +89,8 @@ def _classes(labels: Numbers, shape: tuple[int, ...]) -> Any:
     same_shape("labels", array, shape[:-1], "one label for each prediction")
     if is_traced(array):
         # Negative numbers would count from the end.
-        fine = (array >= 0) & (array < shape[-1]) & (array == jnp.floor(array))
-        return jnp.where(fine, array, shape[-1]).astype(jnp.int32)
+        valid = (array >= 0) & (array < shape[-1]) & (array == jnp.floor(array))
+        return jnp.where(valid, array, shape[-1]).astype(jnp.int32)
     wrong = (array < 0) | (array >= shape[-1]) | (array != np.floor(array))
     raise_at("labels", array, wrong, f"must be the number of a class, from 0 to {shape[-1] - 1}")
     return np.asarray(array).astype(np.int64 if array.dtype.kind != "i" else array.dtype)
@@ -110,10 +115,6 @@ class LAC(LabelScore):
 
     def _scores(self, xp: Any, p: Any, u: Any) -> Any:
         return 1 - p
-
-    def bounds(self, predictions: Numbers) -> tuple[float, float]:
-        """Return the ends of the unit interval."""
-        return 0.0, 1.0
 
 
 @register(static=("randomized",))
@@ -142,13 +143,7 @@ class APS(LabelScore):
     randomized: bool = False
 
     def _scores(self, xp: Any, p: Any, u: Any) -> Any:
-        p = _summing_to_one(xp, p)
-        _, mass = _ranked(xp, p)
-        return xp.minimum(mass - (1 - u) * p, 1)  # rounding only
-
-    def bounds(self, predictions: Numbers) -> tuple[float, float]:
-        """Return the ends of the unit interval."""
-        return 0.0, 1.0
+        return _mass_up_to(xp, p, u)[1]
 
 
 @register(static=("randomized",))
@@ -184,9 +179,8 @@ class RAPS(LabelScore):
             object.__setattr__(self, "free", check_int("RAPS.free", self.free, 0))
 
     def _scores(self, xp: Any, p: Any, u: Any) -> Any:
-        p = _summing_to_one(xp, p)
-        rank, mass = _ranked(xp, p)
-        return xp.minimum(mass - (1 - u) * p, 1) + self.penalty * xp.maximum(rank - self.free, 0).astype(p.dtype)
+        rank, mass = _mass_up_to(xp, p, u)
+        return mass + self.penalty * xp.maximum(rank - self.free, 0).astype(p.dtype)
 
     def bounds(self, predictions: Numbers) -> tuple[float, float]:
         """Return 0 and the score of the least likely class."""
@@ -286,10 +280,12 @@ def _ranked(xp: Any, p: Any) -> tuple[Any, Any]:
     return place + 1, xp.take_along_axis(mass, place, -1)
 
 
-def _summing_to_one(xp: Any, p: Any) -> Any:
-    """Divide probabilities by their sum, which may differ from 1 by what rounding to a few digits does."""
+def _mass_up_to(xp: Any, p: Any, u: Any) -> tuple[Any, Any]:
+    """Rank of each class, and the mass up to it, with a share u of its own; of probabilities divided by their sum."""
     total = xp.sum(p, axis=-1, keepdims=True)
-    if not is_traced(p):
+    if not is_traced(p):  # they may sum to what rounding to a few digits makes of 1
         sums = np.asarray(total, float)[..., 0]
         raise_at("predictions.sum(axis=-1)", sums, np.abs(sums - 1) > 1e-3, "probabilities sum to 1; divide by it")
-    return p / total
+    p = p / total
+    rank, mass = _ranked(xp, p)
+    return rank, xp.minimum(mass - (1 - u) * p, 1)  # rounding only

@@ -1,20 +1,123 @@
-"""Scores of vectors, which invert to balls and ellipsoids."""
+"""Scores of vectors, and the balls and ellipsoids that they invert to."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, read_thresholds, reals, same_shape
-from dpconformal.scores.sets import Ball, EllipsoidRegion
-from dpconformal.validation import Numbers, Scalar, is_traced, raise_at
+from dpconformal.validation import Numbers, Scalar, check_int, is_traced, raise_at
 
 
 @register(static=("order",))
 @dataclass(frozen=True)
-class Norm:
+class Ball:
+    """
+    Balls around predictions. A negative radius is an empty ball.
+
+    Attributes
+    ----------
+    centre : array, shape (..., D)
+        Predictions.
+    radius : array, shape (..., A)
+        Thresholds.
+    order : float
+        Of the norm.
+
+    Examples
+    --------
+    >>> ball = Ball(np.zeros((1, 2)), np.array([[1.0, 2.0]]), 2.0)
+    >>> ball.contains([[0.0, 1.5]]), ball.volume.round(3)
+    (array([[False,  True]]), array([[ 3.142, 12.566]]))
+    """
+
+    centre: Any  # (..., D)
+    radius: Any  # (..., A)
+    order: float
+
+    def contains(self, labels: Numbers) -> Any:
+        """Whether each label lies in its balls: labels of shape (..., D), answers of shape (..., A)."""
+        xp, step = _from_centre(self.centre, labels)
+        return xp.linalg.norm(step, self.order, -1)[..., None] <= self.radius
+
+    @property
+    def volume(self) -> Any:
+        """Volume, shape (..., A)."""
+        return _ball_volume(self.radius, self.centre.shape[-1], self.order)
+
+    @property
+    def size(self) -> Any:
+        """Volume."""
+        return self.volume
+
+
+class EllipsoidRegion(NamedTuple):
+    """
+    Ellipsoids around predictions. A negative radius is an empty one.
+
+    Attributes
+    ----------
+    centre : array, shape (..., D)
+        Predictions.
+    factor : array, shape (..., D, D)
+        Lower triangular L with L Lᵀ = Σ.
+    radius : array, shape (..., A)
+        Thresholds.
+
+    Examples
+    --------
+    >>> region = EllipsoidRegion(np.zeros((1, 2)), np.array([[[2.0, 0.0], [0.0, 1.0]]]), np.array([[1.0]]))
+    >>> region.contains([[1.9, 0.0]]), region.contains([[0.0, 1.9]])
+    (array([[ True]]), array([[False]]))
+    """
+
+    centre: Any  # (..., D)
+    factor: Any  # (..., D, D)
+    radius: Any  # (..., A)
+
+    def contains(self, labels: Numbers) -> Any:
+        """Whether each label lies in its ellipsoids: labels of shape (..., D), answers of shape (..., A)."""
+        xp, step = _from_centre(self.centre, labels)
+        step = xp.linalg.solve(self.factor, step[..., None])[..., 0]
+        return xp.linalg.norm(step, 2, -1)[..., None] <= self.radius
+
+    @property
+    def volume(self) -> Any:
+        """Volume, shape (..., A)."""
+        xp = namespace(self.centre)
+        stretch = xp.prod(xp.diagonal(self.factor, axis1=-2, axis2=-1), axis=-1)
+        return stretch[..., None] * _ball_volume(self.radius, self.centre.shape[-1], 2.0)
+
+    @property
+    def size(self) -> Any:
+        """Volume."""
+        return self.volume
+
+    def boundary(self, points: int = 100) -> Any:
+        """Trace the boundary in the plane, shape (..., A, points, 2), for a picture."""
+        if self.centre.shape[-1] != 2:
+            raise ValueError(f"centre has shape {self.centre.shape}: a boundary can be traced in the plane, D = 2")
+        angle = np.linspace(0, 2 * math.pi, check_int("points", points, 3))
+        circle = namespace(self.centre).asarray(np.stack([np.cos(angle), np.sin(angle)]), self.centre.dtype)
+        path = (self.factor @ circle).swapaxes(-1, -2)  # (..., points, 2)
+        return self.centre[..., None, None, :] + self.radius[..., None, None] * path[..., None, :, :]
+
+
+class _VectorScore:
+    """What distances of vectors share: one stream of scores, from 0."""
+
+    sides: ClassVar[int] = 1
+
+    def bounds(self, predictions: Any) -> tuple[float, float]:
+        """Return the ends of the half-line."""
+        return 0.0, math.inf
+
+
+@register(static=("order",))
+@dataclass(frozen=True)
+class Norm(_VectorScore):
     """
     Distance of a vector to its prediction. Sets are balls of that distance.
 
@@ -35,7 +138,6 @@ class Norm:
     """
 
     order: Scalar = 2.0
-    sides: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if not (isinstance(self.order, (int, float)) and self.order >= 1) or 1e300 < self.order < float("inf"):
@@ -56,14 +158,10 @@ class Norm:
         radius = read_thresholds(xp, thresholds, _vectors(centre).shape[:-1], centre.dtype)
         return Ball(centre.astype(radius.dtype), radius, self.order)
 
-    def bounds(self, predictions: Numbers) -> tuple[float, float]:
-        """Return the ends of the half-line."""
-        return 0.0, math.inf
-
 
 @register()
 @dataclass(frozen=True)
-class Ellipsoid:
+class Ellipsoid(_VectorScore):
     """
     Distance of Mahalanobis, s = √((y - ŷ)ᵀ Σ⁻¹ (y - ŷ)). Sets are ellipsoids.
 
@@ -82,7 +180,6 @@ class Ellipsoid:
     """
 
     covariance: Any = None
-    sides: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.covariance is None or is_traced(self.covariance):
@@ -93,39 +190,48 @@ class Ellipsoid:
         _factor(np, matrix, "Ellipsoid.covariance")
         object.__setattr__(self, "covariance", matrix)
 
-    def _read(self, xp: Any, predictions: Any) -> tuple[Any, Any]:
-        if self.covariance is None:
-            if not (isinstance(predictions, (tuple, list)) and len(predictions) == 2):
-                raise ValueError("predictions must be a pair of means and covariances, for Ellipsoid has none")
-            centre, matrix = reals(xp, **{"predictions[0]": predictions[0], "predictions[1]": predictions[1]})
-            same_shape("predictions[1]", matrix, (*_vectors(centre).shape, centre.shape[-1]), "a matrix for each mean")
-            return centre, matrix
-        centre, matrix = reals(xp, predictions=predictions, covariance=self.covariance)
-        size = matrix.shape[-1]
-        same_shape("predictions", centre, (*centre.shape[:-1], size), f"as the covariance is {matrix.shape}")
-        return centre, xp.broadcast_to(matrix, (*centre.shape, size))
+    def _centre_and_factor(self, xp: Any, predictions: Any) -> tuple[Any, Any]:
+        if self.covariance is not None:
+            centre, matrix = reals(xp, predictions=predictions, covariance=self.covariance)
+            size = matrix.shape[-1]
+            same_shape("predictions", centre, (*centre.shape[:-1], size), f"as the covariance is {matrix.shape}")
+            return centre, xp.broadcast_to(_factor(xp, matrix, "Ellipsoid.covariance"), (*centre.shape, size))
+        if not (isinstance(predictions, (tuple, list)) and len(predictions) == 2):
+            raise ValueError("predictions must be a pair of means and covariances, for Ellipsoid has none")
+        centre, matrix = reals(xp, **{"predictions[0]": predictions[0], "predictions[1]": predictions[1]})
+        same_shape("predictions[1]", matrix, (*_vectors(centre).shape, centre.shape[-1]), "a matrix for each mean")
+        return centre, _factor(xp, matrix, "predictions[1]")
 
     def __call__(self, predictions: Any, labels: Numbers) -> Any:
         """Score each label."""
         xp = namespace(predictions, labels, self.covariance if is_traced(self.covariance) else None)
-        centre, matrix = self._read(xp, predictions)
+        centre, factor = self._centre_and_factor(xp, predictions)
         (labels,) = reals(xp, labels=labels)
         same_shape("labels", labels, centre.shape, "one vector for each prediction")
-        factor = _factor(xp, matrix, "predictions[1]")
         step = (labels.astype(centre.dtype) - centre)[..., None]
         return xp.linalg.norm(xp.linalg.solve(factor, step)[..., 0], 2, -1)
 
     def set(self, predictions: Any, thresholds: Numbers) -> EllipsoidRegion:
         """Invert thresholds to ellipsoids."""
         xp = namespace_of_sets((predictions, self.covariance if is_traced(self.covariance) else None), thresholds)
-        centre, matrix = self._read(xp, predictions)
+        centre, factor = self._centre_and_factor(xp, predictions)
         radius = read_thresholds(xp, thresholds, centre.shape[:-1], centre.dtype)
-        factor = _factor(xp, matrix, "predictions[1]")
         return EllipsoidRegion(centre.astype(radius.dtype), factor.astype(radius.dtype), radius)
 
-    def bounds(self, predictions: Any) -> tuple[float, float]:
-        """Return the ends of the half-line."""
-        return 0.0, math.inf
+
+def _from_centre(centre: Any, labels: Numbers) -> tuple[Any, Any]:
+    xp = namespace(centre, labels)
+    (labels,) = reals(xp, labels=labels)
+    same_shape("labels", labels, centre.shape, "one vector for each set")
+    return xp, labels.astype(centre.dtype) - centre
+
+
+def _ball_volume(radius: Any, size: int, order: float) -> Any:
+    """Compute the volume of balls of a norm in ``size`` dimensions."""
+    unit = 2.0**size
+    if not math.isinf(order):
+        unit = math.exp(size * (math.log(2) + math.lgamma(1 + 1 / order)) - math.lgamma(1 + size / order))
+    return unit * namespace(radius).maximum(radius, 0) ** size
 
 
 def _vectors(predictions: Any) -> Any:

@@ -1,22 +1,114 @@
-"""Scores of real labels, which invert to intervals."""
+"""Scores of real labels, and the intervals that they invert to."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpconformal.pytree import register
 from dpconformal.scores.base import namespace, namespace_of_sets, outermost, read_thresholds, reals, same_shape
-from dpconformal.scores.sets import Interval, between
 from dpconformal.validation import Numbers, Scalar, check_float, is_traced, raise_at
 
-_PAIR = "one label for each prediction; one series has both of shape (T,), without an axis of length 1"
+
+class Interval(NamedTuple):
+    """
+    Intervals [low, high], one for each prediction and level. An empty one has NaN for both ends.
+
+    Attributes
+    ----------
+    low, high : array, shape (..., A)
+        Ends; infinite where a threshold is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sets = Interval(np.array([1.0, 0.0]), np.array([2.0, 4.0]))
+    >>> sets.contains(3.0), sets.width
+    (array([False,  True]), array([1., 4.]))
+    """
+
+    low: Any  # (..., A)
+    high: Any  # (..., A)
+
+    @property
+    def empty(self) -> Any:
+        """Whether no label is inside, shape (..., A)."""
+        return self.low != self.low
+
+    @property
+    def width(self) -> Any:
+        """Length, shape (..., A); 0 for an empty interval."""
+        xp = namespace(self)
+        return xp.where(self.empty | (self.low == self.high), 0, self.high - self.low)
+
+    @property
+    def size(self) -> Any:
+        """Width."""
+        return self.width
+
+    def contains(self, labels: Numbers) -> Any:
+        """Whether each label lies in its intervals: labels of shape (...), answers of shape (..., A)."""
+        (labels,) = reals(namespace(self, labels), labels=labels)
+        labels = labels[..., None].astype(self.low.dtype)
+        return (self.low <= labels) & (labels <= self.high)
+
+
+class IntervalScore:
+    """
+    Distance outside of a predicted interval in some unit: (low - y)/unit from below, (y - high)/unit from above.
+
+    The score is the larger of the two, or both where there are two sides. The sets are intervals whose ends move by the
+    threshold times the unit.
+    """
+
+    def _ends(self, xp: Any, predictions: Any) -> tuple[Any, Any, Any]:
+        """Return the lower end, the upper end, and the unit, or None for 1."""
+        return predictions, predictions, None
+
+    @property
+    def sides(self) -> int:
+        """Streams of scores."""
+        return 1
+
+    def __call__(self, predictions: Numbers, labels: Numbers) -> Any:
+        """Score each label; from below and from above where there are two sides."""
+        xp = namespace(predictions, labels)
+        predictions, labels = reals(xp, predictions=predictions, labels=labels)
+        low, high, unit = self._ends(xp, predictions)
+        why = "one label for each prediction; one series has both of shape (T,), without an axis of length 1"
+        same_shape("labels", labels, low.shape, why)
+        below, above = low - labels, labels - high
+        score = xp.maximum(below, above) if self.sides == 1 else xp.stack([below, above])
+        return score if unit is None else score / unit
+
+    def set(self, predictions: Numbers, thresholds: Numbers) -> Interval:
+        """Invert thresholds to intervals."""
+        xp = namespace_of_sets(predictions, thresholds)
+        (predictions,) = reals(xp, predictions=predictions)
+        low, high, unit = self._ends(xp, predictions)
+        step = read_thresholds(xp, thresholds, low.shape if self.sides == 1 else (2, *low.shape), low.dtype)
+        below, above = (step, step) if self.sides == 1 else step
+        unit = xp.ones(low.shape, low.dtype) if unit is None else unit
+        low, high, unit = (
+            xp.broadcast_to(part[..., None], below.shape).astype(below.dtype) for part in (low, high, unit)
+        )
+        bottom, top = low - below * unit, high + above * unit
+        if xp is np:  # to the last bit, as the scores compare
+            ends, width = (low.ravel(), high.ravel()), unit.ravel()
+            bottom = outermost(lambda y, i: (ends[0][i] - y) / width[i], below, bottom, -1)
+            top = outermost(lambda y, i: (y - ends[1][i]) / width[i], above, top, 1)
+        there = bottom <= top
+        return Interval(xp.where(there, bottom, xp.nan), xp.where(there, top, xp.nan))
+
+    def bounds(self, predictions: Numbers) -> tuple[float, float]:
+        """Return the ends of the line."""
+        return -math.inf, math.inf
 
 
 @register()
 @dataclass(frozen=True)
-class Absolute:
+class Absolute(IntervalScore):
     """
     Distance to a point prediction, s = abs(y - ŷ). Intervals are ŷ ± r.
 
@@ -31,22 +123,6 @@ class Absolute:
     Interval(low=array([[8., 5.]]), high=array([[12., 15.]]))
     """
 
-    sides: ClassVar[int] = 1
-
-    def __call__(self, predictions: Numbers, labels: Numbers) -> Any:
-        """Score each label."""
-        xp = namespace(predictions, labels)
-        predictions, labels = reals(xp, predictions=predictions, labels=labels)
-        same_shape("labels", labels, predictions.shape, _PAIR)
-        return xp.abs(labels - predictions)
-
-    def set(self, predictions: Numbers, thresholds: Numbers) -> Interval:
-        """Invert thresholds to intervals."""
-        xp = namespace_of_sets(predictions, thresholds)
-        (centre,) = reals(xp, predictions=predictions)
-        radius = read_thresholds(xp, thresholds, centre.shape, centre.dtype)
-        return _interval(xp, centre, centre, radius, radius)
-
     def bounds(self, predictions: Numbers) -> tuple[float, float]:
         """Return the ends of the half-line."""
         return 0.0, math.inf
@@ -54,7 +130,7 @@ class Absolute:
 
 @register()
 @dataclass(frozen=True)
-class Signed:
+class Signed(IntervalScore):
     """
     Errors to either side of a point prediction, in two streams: ŷ - y below, y - ŷ above.
 
@@ -73,30 +149,15 @@ class Signed:
     Interval(low=array([[8.]]), high=array([[15.]]))
     """
 
-    sides: ClassVar[int] = 2
-
-    def __call__(self, predictions: Numbers, labels: Numbers) -> Any:
-        """Score each label, from below and from above."""
-        xp = namespace(predictions, labels)
-        predictions, labels = reals(xp, predictions=predictions, labels=labels)
-        same_shape("labels", labels, predictions.shape, _PAIR)
-        return xp.stack([predictions - labels, labels - predictions])
-
-    def set(self, predictions: Numbers, thresholds: Numbers) -> Interval:
-        """Invert thresholds to intervals."""
-        xp = namespace_of_sets(predictions, thresholds)
-        (centre,) = reals(xp, predictions=predictions)
-        below, above = read_thresholds(xp, thresholds, (2, *centre.shape), centre.dtype)
-        return _interval(xp, centre, centre, below, above)
-
-    def bounds(self, predictions: Numbers) -> tuple[float, float]:
-        """Return the ends of the line."""
-        return -math.inf, math.inf
+    @property
+    def sides(self) -> int:
+        """Streams of scores."""
+        return 2
 
 
 @register()
 @dataclass(frozen=True)
-class Normalized:
+class Normalized(IntervalScore):
     """
     Distance in units of a predicted difficulty, s = abs(y - ŷ)/(σ̂ + offset). Intervals are ŷ ± r·(σ̂ + offset).
 
@@ -117,33 +178,16 @@ class Normalized:
     """
 
     offset: Scalar = 0.0
-    sides: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offset", check_float("Normalized.offset", self.offset, 0.0))
 
-    def _read(self, xp: Any, predictions: Any) -> tuple[Any, Any]:
+    def _ends(self, xp: Any, predictions: Any) -> tuple[Any, Any, Any]:
         centre, spread = _two(predictions, "ŷ and σ̂")
         unit = spread + self.offset
         if not is_traced(unit):
             raise_at("predictions[..., 1]", spread, unit <= 0, "σ̂ + offset must be above 0")
-        return centre, xp.where(unit > 0, unit, xp.nan)
-
-    def __call__(self, predictions: Numbers, labels: Numbers) -> Any:
-        """Score each label."""
-        xp = namespace(predictions, labels)
-        predictions, labels = reals(xp, predictions=predictions, labels=labels)
-        centre, unit = self._read(xp, predictions)
-        same_shape("labels", labels, centre.shape, _PAIR)
-        return xp.abs(labels - centre) / unit
-
-    def set(self, predictions: Numbers, thresholds: Numbers) -> Interval:
-        """Invert thresholds to intervals."""
-        xp = namespace_of_sets(predictions, thresholds)
-        (predictions,) = reals(xp, predictions=predictions)
-        centre, unit = self._read(xp, predictions)
-        radius = read_thresholds(xp, thresholds, centre.shape, centre.dtype)
-        return _interval(xp, centre, centre, radius, radius, unit)
+        return centre, centre, xp.where(unit > 0, unit, xp.nan)
 
     def bounds(self, predictions: Numbers) -> tuple[float, float]:
         """Return the ends of the half-line."""
@@ -152,7 +196,7 @@ class Normalized:
 
 @register(static=("symmetric",))
 @dataclass(frozen=True)
-class CQR:
+class CQR(IntervalScore):
     """
     Distance outside of a predicted interval, s = max(low - y, y - high): conformalised quantile regression.
 
@@ -184,43 +228,8 @@ class CQR:
         """Streams of scores."""
         return 1 if self.symmetric else 2
 
-    def __call__(self, predictions: Numbers, labels: Numbers) -> Any:
-        """Score each label."""
-        xp = namespace(predictions, labels)
-        predictions, labels = reals(xp, predictions=predictions, labels=labels)
-        low, high = _two(predictions, "the lower and the upper quantile")
-        same_shape("labels", labels, low.shape, _PAIR)
-        if self.symmetric:
-            return xp.maximum(low - labels, labels - high)
-        return xp.stack([low - labels, labels - high])
-
-    def set(self, predictions: Numbers, thresholds: Numbers) -> Interval:
-        """Invert thresholds to intervals."""
-        xp = namespace_of_sets(predictions, thresholds)
-        (predictions,) = reals(xp, predictions=predictions)
-        low, high = _two(predictions, "the lower and the upper quantile")
-        step = read_thresholds(xp, thresholds, low.shape if self.symmetric else (2, *low.shape), low.dtype)
-        below, above = (step, step) if self.symmetric else step
-        return _interval(xp, low, high, below, above)
-
-    def bounds(self, predictions: Numbers) -> tuple[float, float]:
-        """Return the ends of the line."""
-        return -math.inf, math.inf
-
-
-def _interval(xp: Any, low: Any, high: Any, below: Any, above: Any, unit: Any = None) -> Interval:
-    """Make the intervals [low - below·unit, high + above·unit]; by NumPy to the last bit, as the scores compare."""
-    parts = [low, high] if unit is None else [low, high, unit]
-    low, high, *units = (xp.broadcast_to(part[..., None], below.shape).astype(below.dtype) for part in parts)
-    scale = units[0] if units else xp.ones((), below.dtype)
-    ends = low - below * scale, high + above * scale
-    if xp is np:
-        bottom, top, width = low.ravel(), high.ravel(), units[0].ravel() if units else np.ones(low.size)
-        ends = (
-            outermost(lambda y, i: (bottom[i] - y) / width[i], below, ends[0], -1),
-            outermost(lambda y, i: (y - top[i]) / width[i], above, ends[1], 1),
-        )
-    return between(xp, *ends)
+    def _ends(self, xp: Any, predictions: Any) -> tuple[Any, Any, Any]:
+        return *_two(predictions, "the lower and the upper quantile"), None
 
 
 def _two(predictions: Any, what: str) -> tuple[Any, Any]:

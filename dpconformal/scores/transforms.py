@@ -7,7 +7,7 @@ on which a learner measures loss: regret bounds then speak of transformed scores
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,9 +39,28 @@ class Transform(Protocol):
         ...
 
 
+class _Increasing:
+    """What transforms share: they check scores by where their values are defined."""
+
+    domain: ClassVar[str] = ""  # what to say of scores outside of it
+
+    def __call__(self, scores: Numbers) -> Any:
+        """Transform scores."""
+        xp = namespace(scores, getattr(self, "reference", None))
+        (s,) = reals(xp, scores=scores)
+        found = self.values(xp, s)
+        if not is_traced(found):
+            raise_at("scores", s, np.isnan(found), self.domain)
+        return found
+
+    def values(self, xp: Any, s: Any) -> Any:
+        """Transform numbers that were not checked; NaN where the function is not defined."""
+        raise NotImplementedError
+
+
 @register()
 @dataclass(frozen=True)
-class Ratio:
+class Ratio(_Increasing):
     """
     Squeeze [0, ∞) into [0, 1) by s/(scale + s).
 
@@ -59,17 +78,10 @@ class Ratio:
     """
 
     scale: Scalar = 1.0
+    domain: ClassVar[str] = "s/(scale + s) is for scores from 0; see Rank for any"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", check_float("Ratio.scale", self.scale, 0.0, open_low=True))
-
-    def __call__(self, scores: Numbers) -> Any:
-        """Transform scores."""
-        xp = namespace(scores)
-        (s,) = reals(xp, scores=scores)
-        if not is_traced(s):
-            raise_at("scores", s, s < 0, "s/(scale + s) is for scores from 0; see Rank for any")
-        return self.values(xp, s)
 
     def values(self, xp: Any, s: Any) -> Any:
         """Transform numbers that were not checked; NaN below 0."""
@@ -89,7 +101,7 @@ class Ratio:
 
 @register()
 @dataclass(frozen=True)
-class Log:
+class Log(_Increasing):
     """
     Take logarithms, log(offset + s): for scores over many orders of magnitude.
 
@@ -105,18 +117,10 @@ class Log:
     """
 
     offset: Scalar = 0.0
+    domain: ClassVar[str] = "a logarithm needs offset + score above 0; raise Log.offset"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offset", check_float("Log.offset", self.offset, 0.0))
-
-    def __call__(self, scores: Numbers) -> Any:
-        """Transform scores."""
-        xp = namespace(scores)
-        (s,) = reals(xp, scores=scores)
-        if not is_traced(s):
-            wrong = s + self.offset <= 0
-            raise_at("scores", s, wrong, "a logarithm needs offset + score above 0; raise Log.offset")
-        return self.values(xp, s)
 
     def values(self, xp: Any, s: Any) -> Any:
         """Transform numbers that were not checked; NaN where there is no logarithm."""
@@ -138,7 +142,7 @@ class Log:
 
 @register()
 @dataclass(frozen=True)
-class Rank:
+class Rank(_Increasing):
     """
     Replace a score by its place among reference scores, between 0 and 1.
 
@@ -176,12 +180,6 @@ class Rank:
         places = xp.searchsorted(values, values, side="right").astype(dtype) / (values.size + 1)
         spread = (values[-1] - values[0]) / values.size
         return values, places, xp.where(spread > 0, spread, xp.maximum(xp.abs(values[0]), 1))
-
-    def __call__(self, scores: Numbers) -> Any:
-        """Transform scores."""
-        xp = namespace(scores, self.reference)
-        (s,) = reals(xp, scores=scores)
-        return self.values(xp, s)
 
     def values(self, xp: Any, s: Any) -> Any:
         """Transform numbers that were not checked."""

@@ -2,19 +2,25 @@
 
 from dpconformal.theory.adversary import Hardest, hardest_sequence
 from dpconformal.theory.certificate import Certificate, certify
-from dpconformal.theory.delay import delayed_regret_bound
-from dpconformal.theory.ftrl import ftrl_objective, ftrl_threshold
+from dpconformal.theory.ftrl import (
+    concentration,
+    excess_regularizer,
+    ftrl_objective,
+    ftrl_threshold,
+    regularizer,
+    strong_convexity,
+)
 from dpconformal.theory.groups import group_regret_bound
-from dpconformal.theory.iid import concentration, corrected_level, coverage_bound, coverage_bracket, excess_risk_bound
+from dpconformal.theory.iid import corrected_level, coverage_bound, coverage_bracket, excess_risk_bound
 from dpconformal.theory.path import path_bound
 from dpconformal.theory.regret import (
     corrected_regret_bound,
+    delayed_regret_bound,
     discounted_lower_bound,
     discounted_regret_bound,
     quantized_regret_bound,
     regret_bound,
 )
-from dpconformal.theory.regularizer import excess_regularizer, regularizer, strong_convexity
 
 __all__ = [
     "Certificate",

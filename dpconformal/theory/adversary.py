@@ -10,7 +10,7 @@ from dpconformal.learner import Learner, fresh_state, support_of
 from dpconformal.metrics import discounted_regret, regret
 from dpconformal.metrics.loss import best_threshold
 from dpconformal.replay import replay_batch
-from dpconformal.validation import Scalar, check_float, check_int, check_scalar
+from dpconformal.validation import Scalar, check_int, check_scalar
 
 
 class Hardest(NamedTuple):
@@ -72,30 +72,31 @@ def hardest_sequence(
     >>> bool(found.regret > dpc.theory.regret_bound(16, 0.5))
     True
     """
-    level = check_float("level", level, 0.0, 1.0)
+    level = float(check_scalar("level", level, 0.0, 1.0))
     rounds, population = check_int("rounds", rounds, 1), check_int("population", population, 8)
     if not isinstance(learner, Learner) or isinstance(learner, type):
         raise ValueError(f"learner = {learner!r}: pass a learner such as dpconformal.Exact()")
-    level = check_scalar("level", level, 0.0, 1.0)
     low, high = (float(end) for end in support_of(learner))
     if not np.isfinite(high - low):
         raise ValueError(f"learner has support [{low:g}, {high:g}]: an adversary needs a bounded one")
 
-    def regrets(scores: np.ndarray) -> Any:
-        run: Any = replay_batch(learner, np.clip(scores, low, high), [level])  # what rounding put outside
+    def on_support(sequences: np.ndarray) -> np.ndarray:
+        return np.clip(low + (high - low) * sequences, low, high)  # rounding may put some outside
+
+    def regrets(sequences: np.ndarray) -> np.ndarray:
+        run: Any = replay_batch(learner, on_support(sequences), [level])
         return (regret(run) if discount is None else discounted_regret(run, discount))[:, 0]
 
     rng = np.random.default_rng(seed)
-    sequences = _first_population(rng, population, rounds, float(level))
-    sequences[0] = _greedy(learner, float(level), rounds, low, high)
-    worth = regrets(low + (high - low) * sequences)
+    sequences = _first_population(rng, population, rounds, level)
+    sequences[0] = _greedy(learner, level, rounds, low, high)
+    found = regrets(sequences)
     for _ in range(check_int("generations", generations, 0)):
-        parents = sequences[np.argsort(-worth)[: population // 4]]
-        children = _offspring(rng, parents, population - len(parents))
-        sequences = np.concatenate([parents, children])
-        worth = regrets(low + (high - low) * sequences)
-    best = int(np.argmax(worth))
-    return Hardest(np.clip(low + (high - low) * sequences[best], low, high), float(worth[best]))
+        parents = sequences[np.argsort(-found)[: population // 4]]
+        sequences = np.concatenate([parents, _offspring(rng, parents, population - len(parents))])
+        found = regrets(sequences)
+    best = int(np.argmax(found))
+    return Hardest(on_support(sequences[best]), float(found[best]))
 
 
 def _first_population(rng: np.random.Generator, size: int, rounds: int, level: float) -> np.ndarray:
@@ -107,7 +108,7 @@ def _first_population(rng: np.random.Generator, size: int, rounds: int, level: f
 
 
 def _offspring(rng: np.random.Generator, parents: np.ndarray, size: int) -> np.ndarray:
-    """Splice two parents, then redraw a few scores, or swap two neighbouring stretches."""
+    """Splice two parents, redraw a few scores, and shift some sequences by a round or two."""
     rounds = parents.shape[1]
     first, second = (parents[rng.integers(len(parents), size=size)] for _ in range(2))
     children = np.where(np.arange(rounds) < rng.integers(0, rounds + 1, (size, 1)), first, second)

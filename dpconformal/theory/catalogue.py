@@ -54,14 +54,11 @@ class Catalogue(tuple[Card, ...]):
         """Write two tables in Markdown: what each learner keeps and costs, and what it promises."""
         costs = [(f"`{c.name}`", c.memory, c.round, c.levels, "yes" if c.monotone else "no") for c in self]
         promises = [(f"`{c.name}`", c.guarantee, c.assumption, c.reference) for c in self]
-        return "\n".join(
-            [
-                *_table(("learner", "memory", "work a round", "levels", "monotone"), costs),
-                "",
-                *_table(("learner", "guarantee", "assumption", "reference"), promises),
-                "",
-            ]
+        tables = (
+            _table(("learner", "memory", "work a round", "levels", "monotone"), costs),
+            _table(("learner", "guarantee", "assumption", "reference"), promises),
         )
+        return "\n\n".join(tables) + "\n"
 
     _repr_markdown_ = markdown
 
@@ -75,8 +72,8 @@ class Catalogue(tuple[Card, ...]):
         return super().__getitem__(key)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(row) + " |" for row in (heads, ("---",) * len(heads), *rows)]
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, ("---",) * len(heads), *rows))
 
 
 def learners() -> Catalogue:
@@ -98,179 +95,70 @@ def learners() -> Catalogue:
     return _LEARNERS
 
 
-_PAPER = "Zhang, Lu & Yang (2024)"
-_LEARNERS = Catalogue(
-    Card(*card)
-    for card in (
-        (
-            "Exact",
-            "T scores",
-            "O(T); O(log T) in a replay",
-            "any",
-            True,
-            "regret O(R√T) at every level; coverage probability right up to O(1/√t); discounted regret O(R/√(1-β))",
-            "none for regret; iid for coverage",
-            _PAPER,
-        ),
-        (
-            "Quantized",
-            "bins",
-            "O(bins); O(1) in a replay",
-            "any",
-            True,
-            "as Exact, plus O(R·T/bins) regret; coverage at least that of Exact, by thresholds within a bin above it",
-            "none for regret; iid for coverage",
-            _PAPER,
-        ),
-        (
-            "Aggregate",
-            "N beliefs + N · cells",
-            "O(N · cells), and what the N beliefs cost",
-            "any",
-            True,
-            "total CRPS within ln N · R/2 of the best of N beliefs, up to the width of cells",
-            "none",
-            "V'yugin & Trunov (2019); Herbster & Warmuth (1998)",
-        ),
-        (
-            "Hierarchical",
-            "T scores; or groups · bins",
-            "O(T · depth); or O(bins · depth)",
-            "any",
-            True,
-            "in every group: coverage probability within the group's own finite-sample bracket; a bound on its regret",
-            "none for regret; exchangeable within the group for coverage",
-            "Teh, Jordan, Beal & Blei (2006)",
-        ),
-        (
-            "ERM",
-            "T scores",
-            "O(T); O(log T) in a replay",
-            "any",
-            True,
-            "excess risk O(1/√T); coverage right up to O(1/T)",
-            "iid; linear regret without",
-            "Vapnik (1998)",
-        ),
-        (
-            "SlidingERM",
-            "window",
-            "O(window)",
-            "any",
-            True,
-            "coverage right up to O(1/window)",
-            "iid within the window",
-            "folklore",
-        ),
-        (
-            "DiscountedERM",
-            "T scores",
-            "O(T); O(log T) in a replay",
-            "any",
-            True,
-            "none on a fixed sequence",
-            "slow drift",
-            "folklore",
-        ),
-        (
-            "SplitConformal",
-            "T scores",
-            "O(T); O(log T) in a replay",
-            "any",
-            True,
-            "coverage probability ≥ level, exactly, in finite samples",
-            "exchangeable",
-            "Vovk, Gammerman & Shafer (2005)",
-        ),
-        (
-            "NExCP",
-            "T scores",
-            "O(T); O(log T) in a replay",
-            "any",
-            True,
-            "coverage probability ≥ level - weighted total variation of swaps",
-            "none; nothing is lost if exchangeable",
-            "Barber, Candès, Ramdas & Tibshirani (2023)",
-        ),
-        (
-            "OGD",
-            "G",
-            "O(G)",
-            "grid",
-            False,
-            "regret O(R√T); coverage frequency within (1 + η_1)/(η_T·T) of the level for rates that do not grow",
-            "none",
-            "Gibbs & Candès (2021); Angelopoulos, Barber & Bates (2024)",
-        ),
-        (
-            "SFOGD",
-            "G",
-            "O(G)",
-            "grid",
-            False,
-            "anytime regret O(R√T); coverage frequency within O(T^(-1/4) log T)",
-            "none",
-            "Bhatnagar, Wang, Xiong & Bai (2023)",
-        ),
-        (
-            "SAOCP",
-            "G · lifetime · log T",
-            "O(G · lifetime · log T)",
-            "grid",
-            False,
-            "regret Õ(R√k) on every stretch of k rounds",
-            "none",
-            "Bhatnagar, Wang, Xiong & Bai (2023)",
-        ),
-        (
-            "ACI",
-            "window + G",
-            "O(window + G)",
-            "grid",
-            False,
-            "coverage frequency within (1 + γ)/(γT) of the level",
-            'no score at the lower end, or outside="infinite"',
-            "Gibbs & Candès (2021)",
-        ),
-        (
-            "DtACI",
-            "window + G·K",
-            "O(window + G·K)",
-            "grid",
-            False,
-            "dynamic regret of levels, on every stretch of `horizon` rounds",
-            "none",
-            "Gibbs & Candès (2024)",
-        ),
-        (
-            "AgACI",
-            "window + G·K",
-            "O(window + G·K)",
-            "grid",
-            False,
-            "loss close to the best mixture of K ACI, O(√(T ln K)), for a close relative",
-            "none",
-            "Zaffran et al. (2022)",
-        ),
-        (
-            "PID",
-            "G + window",
-            "O(G + window)",
-            "grid",
-            False,
-            "coverage frequency within πC/(2 ln T) + 4/T of the level, with I",
-            'no score at the lower end, or outside="infinite"',
-            "Angelopoulos, Candès & Tibshirani (2023)",
-        ),
-        (
-            "MVP",
-            "G · groups · buckets",
-            "O(G · groups · buckets)",
-            "grid",
-            False,
-            "coverage frequency approaches the level within every bucket of every group",
-            "no mass just below a bucket's edge, nor at the lower end",
-            "Bastani et al. (2022)",
-        ),
-    )
-)
+# Three lines a learner: name, memory and work of a round; guarantee; assumption and reference.
+_BELIEFS = """
+Exact | T scores | O(T); O(log T) in a replay
+  regret O(R√T) at every level; coverage probability right up to O(1/√t); discounted regret O(R/√(1-β))
+  none for regret; iid for coverage | Zhang, Lu & Yang (2024)
+Quantized | bins | O(bins); O(1) in a replay
+  as Exact, plus O(R·T/bins) regret; coverage at least that of Exact, by thresholds within a bin above it
+  none for regret; iid for coverage | Zhang, Lu & Yang (2024)
+Aggregate | N beliefs + N · cells | O(N · cells), and what the N beliefs cost
+  total CRPS within ln N · R/2 of the best of N beliefs, up to the width of cells
+  none | V'yugin & Trunov (2019); Herbster & Warmuth (1998)
+Hierarchical | T scores; or groups · bins | O(T · depth); or O(bins · depth)
+  in every group: coverage probability within the group's own finite-sample bracket; a bound on its regret
+  none for regret; exchangeable within the group for coverage | Teh, Jordan, Beal & Blei (2006)
+ERM | T scores | O(T); O(log T) in a replay
+  excess risk O(1/√T); coverage right up to O(1/T)
+  iid; linear regret without | Vapnik (1998)
+SlidingERM | window | O(window)
+  coverage right up to O(1/window)
+  iid within the window | folklore
+DiscountedERM | T scores | O(T); O(log T) in a replay
+  none on a fixed sequence
+  slow drift | folklore
+SplitConformal | T scores | O(T); O(log T) in a replay
+  coverage probability ≥ level, exactly, in finite samples
+  exchangeable | Vovk, Gammerman & Shafer (2005)
+NExCP | T scores | O(T); O(log T) in a replay
+  coverage probability ≥ level - weighted total variation of swaps
+  none; nothing is lost if exchangeable | Barber, Candès, Ramdas & Tibshirani (2023)
+"""
+_GRIDS = """
+OGD | G | O(G)
+  regret O(R√T); coverage frequency within (1 + η_1)/(η_T·T) of the level for rates that do not grow
+  none | Gibbs & Candès (2021); Angelopoulos, Barber & Bates (2024)
+SFOGD | G | O(G)
+  anytime regret O(R√T); coverage frequency within O(T^(-1/4) log T)
+  none | Bhatnagar, Wang, Xiong & Bai (2023)
+SAOCP | G · lifetime · log T | O(G · lifetime · log T)
+  regret Õ(R√k) on every stretch of k rounds
+  none | Bhatnagar, Wang, Xiong & Bai (2023)
+ACI | window + G | O(window + G)
+  coverage frequency within (1 + γ)/(γT) of the level
+  no score at the lower end, or outside="infinite" | Gibbs & Candès (2021)
+DtACI | window + G·K | O(window + G·K)
+  dynamic regret of levels, on every stretch of `horizon` rounds
+  none | Gibbs & Candès (2024)
+AgACI | window + G·K | O(window + G·K)
+  loss close to the best mixture of K ACI, O(√(T ln K)), for a close relative
+  none | Zaffran et al. (2022)
+PID | G + window | O(G + window)
+  coverage frequency within πC/(2 ln T) + 4/T of the level, with I
+  no score at the lower end, or outside="infinite" | Angelopoulos, Candès & Tibshirani (2023)
+MVP | G · groups · buckets | O(G · groups · buckets)
+  coverage frequency approaches the level within every bucket of every group
+  no mass just below a bucket's edge, nor at the lower end | Bastani et al. (2022)
+"""
+
+
+def _cards(text: str, levels: str, monotone: bool) -> Iterable[Card]:
+    """Read cards of learners that answer the same levels."""
+    lines = text.strip().splitlines()
+    for first, guarantee, last in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        (name, memory, work), (assumption, reference) = first.split(" | "), last.strip().split(" | ")
+        yield Card(name, memory, work, levels, monotone, guarantee.strip(), assumption, reference)
+
+
+_LEARNERS = Catalogue((*_cards(_BELIEFS, "any", True), *_cards(_GRIDS, "grid", False)))

@@ -12,8 +12,9 @@ from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.rounds import round_counts
 from dpconformal.runs import not_at_once
-from dpconformal.theory import checks, delay, groups
-from dpconformal.theory.path import path_of, sequences
+from dpconformal.theory.checks import Check, checks_of
+from dpconformal.theory.groups import checks_by_group, group_names, groups_of
+from dpconformal.theory.path import sequences
 from dpconformal.validation import Scalar, check_scalar, is_traced
 
 CHECKS = ("order", "optimality", "regret", "discounted regret", "coverage")
@@ -63,24 +64,17 @@ class Certificate:
         rows = [row for check in claimed for row in _rows(table, check)]
         widths = [max(len(row[k]) for row in (_HEAD, *rows)) for k in range(5)]
         what = "groups" if "group" in table.dims else "sequences"
-        head = f"{table.attrs['learner']}\n{table.attrs['rounds']:,} rounds" + (
-            f", {size:,} {what}" if size > 1 else ""
-        )
-        ruled = "─" * (sum(widths) + 8)
-        layout = (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
-        body = [
+        head = f"{table.attrs['rounds']:,} rounds" + (f", {size:,} {what}" if size > 1 else "")
+        ruled, layout = "─" * (sum(widths) + 8), (str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
+        first, *body = (
             "  ".join(put(cell, w) for put, cell, w in zip(layout, row, widths, strict=True)).rstrip()
             for row in (_HEAD, *rows)
-        ]
-        quiet = [check for check in table.check.values if check not in claimed]
-        last = (
-            "all lines pass"
-            if self.passed
-            else f"{len(self.failures)} of the lines FAIL:\n" + "\n".join(self.failures[:10])
         )
-        if quiet:
-            last += f"\nno claim for this learner: {', '.join(quiet)}"
-        return "\n".join([head, ruled, body[0], ruled, *body[1:], ruled, last])
+        failures = self.failures
+        last = [f"{len(failures)} of the lines FAIL:", *failures[:10]] if failures else ["all lines pass"]
+        if quiet := [check for check in table.check.values if check not in claimed]:
+            last.append(f"no claim for this learner: {', '.join(quiet)}")
+        return "\n".join([table.attrs["learner"], head, ruled, first, ruled, *body, ruled, *last])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
@@ -180,43 +174,37 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
 
     delta = float(check_scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
     run = _with_fixed_levels(checked_run(run))
+    if run.weights is not None:
+        raise ValueError("run.weights: certificates are for scores that count alike; replay without weights")
     shape = np.shape(run.thresholds)
     changing = np.ndim(run.levels) == len(shape)
-    found: dict[str, list[Any]] = {name: [] for name in ("seen", "low", "high", "round")}
-    claimed: list[list[bool]] = []
-    axes = batch_axes(run)
-    lead, coords = shape[:-2], dict[str, Any](check=list(CHECKS), level=np.arange(shape[-1]))
-    by_group = groups.judged_by_group(run) and not not_at_once(run)
+    axes, lead, coords = batch_axes(run), shape[:-2], dict[str, Any](check=list(CHECKS), level=np.arange(shape[-1]))
+    by_group = isinstance(run.learner, Hierarchical) and run.context is not None and not not_at_once(run)
+    found: list[list[Check]] = []  # of each sequence, or of each group of each sequence
     for index, whole in sequences(run, observed=False, changing=True):
-        parts = groups.checks(whole, delta, groups.groups_of(run)) if by_group else [_checks(whole, delta)]
+        parts = checks_by_group(whole, delta, groups_of(run)) if by_group else [checks_of(whole, delta)]
         # As the user counts rounds, those without a score among them.
         here = np.arange(shape[-2]) if run.mask is None else np.flatnonzero(~np.asarray(run.mask)[index])
         rounds = np.concatenate([[0], here + 1])
-        for made in parts:
-            for name in found:
-                found[name].append(np.stack([getattr(line, name) for line in made]))
-            found["round"][-1] = rounds[found["round"][-1]]
-            claimed.append([line.claimed for line in made])  # which depends on the delay
+        found += [[check._replace(round=rounds[check.round]) for check in checks] for checks in parts]
     if by_group:
-        coords["group"] = groups.group_names(run)
+        coords["group"] = group_names(run)
         axes, lead = [*axes, "group"], (*lead, len(coords["group"]))
-    stacked = {name: np.array(value).reshape(*lead, len(CHECKS), shape[-1]) for name, value in found.items()}
-    silent = ~np.array(claimed, bool).reshape(*lead, len(CHECKS), 1)
-    verdict = np.where(silent, "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
+    stacked = {}
+    for name in Check._fields:
+        values = np.array([[getattr(check, name) for check in checks] for checks in found])
+        stacked[name] = values.reshape(*lead, len(CHECKS), 1 if name == "claimed" else shape[-1])
+    claimed = stacked.pop("claimed").astype(bool)  # which depends on the delay
+    verdict = np.where(~claimed, "no claim", np.where(stacked["round"] > 0, "FAIL", "pass"))
     variables: dict[str, Any] = {name: ([*axes, "check", "level"], value) for name, value in stacked.items()}
     variables["verdict"] = ([*axes, "check", "level"], verdict)
     if np.ndim(run.levels) == 1:
         coords["level"] = as_written(np.asarray(run.levels))
     elif not changing:
         variables["levels"] = ([*axes[: len(shape) - 2], "level"], np.asarray(run.levels))
-    judged = round_counts(run.mask, shape[-2])
-    attrs = {
-        "learner": repr(run.learner),
-        "rounds": int(np.max(judged, initial=0)),
-        "delta": delta,
-        "changing": int(changing),
-    }
-    return Certificate(xr.Dataset(variables, coords, attrs))
+    longest = int(np.max(round_counts(run.mask, shape[-2]), initial=0))
+    attrs = {"learner": repr(run.learner), "rounds": longest, "delta": delta}
+    return Certificate(xr.Dataset(variables, coords, attrs | {"changing": int(changing)}))
 
 
 def _with_fixed_levels(run: Replay) -> Replay:
@@ -225,22 +213,3 @@ def _with_fixed_levels(run: Replay) -> Replay:
         return run
     rows: Any = np.reshape(np.asarray(run.levels), (-1, np.shape(run.levels)[-1]))
     return run._replace(levels=rows[0]) if (rows == rows[0]).all() else run
-
-
-def _checks(whole: Replay, delta: float) -> tuple[checks.Line, ...]:
-    """Make the lines of one sequence."""
-    sequence = whole.observed()
-    if not_at_once(whole):
-        found = (checks.order(sequence), *delay.checks(whole))
-    else:
-        path = path_of(sequence)
-        found = (
-            checks.order(sequence),
-            checks.optimality(sequence, path),
-            checks.regret(sequence, path),
-            checks.fading_regret(sequence, path),
-            checks.coverage(sequence, path, delta),
-        )
-    if isinstance(whole.learner, Hierarchical):  # what is proved of groups is not proved of all rounds together
-        return (found[0], *(checks.no_claim(line.seen) for line in found[1:]))
-    return found

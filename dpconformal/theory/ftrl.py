@@ -1,19 +1,191 @@
 """
-Theorem 1 and the first half of Theorem 6, from the other side: the threshold as the minimiser of a regularised loss.
+Theorem 1 and the first half of Theorem 6: the regulariser ψ, its weight h_t, and the threshold that minimises the loss.
 
 No part of the beliefs is used here, and the objective itself is what is minimised, so that agreement means something.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from dpconformal import schedules
 from dpconformal.beliefs.weights import check_prior
 from dpconformal.engine.totals import pinball
 from dpconformal.priors import Prior, Uniform
+from dpconformal.schedules import Schedule
 from dpconformal.theory import moments
-from dpconformal.theory.iid import regularizer_weights
 from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, raise_at
+
+
+def regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
+    """
+    Compute ψ(r) = E[l_α(r, X)] for X drawn from the prior, the regulariser of Theorem 1.
+
+    Its derivative is P0(X ≤ r) - α, so it is least at the prior's quantile and as strongly convex as the prior's
+    density is high: see :func:`strong_convexity`. For ``Uniform(0, R)`` it is the quadratic r²/(2R) - αr + αR/2.
+
+    Parameters
+    ----------
+    r, level : array_like
+        Thresholds, and confidence levels α, which broadcast against them.
+    prior : Prior
+        P0. In closed form for the priors of this package, by adaptive quadrature for others.
+
+    Returns
+    -------
+    ndarray or float
+        In float64. It is also the risk of the threshold r on scores that are drawn from the prior.
+
+    Examples
+    --------
+    >>> float(regularizer(1.0, 0.9, Uniform(0, 4)))
+    1.025
+    """
+    check_prior("regularizer", prior)
+    r, level = np.asarray(as_numbers("r", r), float), read_levels(level)
+    # E(r - X)⁺ - α E(r - X), as the loss is (r - s)⁺ - α (r - s).
+    with np.errstate(invalid="ignore"):  # ∞ - ∞
+        value = moments.cdf_integral(prior, r) + level * (moments.mean(prior) - r)
+    return np.where(np.isposinf(r), np.where(level < 1, np.inf, 0.0), value)[()]
+
+
+def excess_regularizer(r: Numbers, level: Numbers, prior: Any = Uniform()) -> Any:
+    """
+    Compute ψ(r) - min ψ: what the regulariser charges for leaving the prior's quantile.
+
+    Parameters
+    ----------
+    r, level : array_like
+        Thresholds, and confidence levels, which broadcast against them.
+    prior : Prior
+        P0. It need not have a mean.
+
+    Returns
+    -------
+    ndarray or float
+        At least 0, in float64.
+
+    Examples
+    --------
+    >>> float(excess_regularizer(0.25, 0.5))
+    0.03125
+    """
+    check_prior("regularizer", prior)
+    r, level = np.asarray(as_numbers("r", r), float), read_levels(level)
+    with jax.enable_x64(True):
+        best = np.asarray(prior.quantile(level), float)
+    start = np.where(np.isfinite(best), best, r)
+    with np.errstate(invalid="ignore"):
+        climb = moments.integral_from(prior, start, r) - level * (r - start)
+        if np.any(start != best):  # at an infinite quantile, of level 0 or 1, ψ runs down to 0: the excess is ψ itself
+            below = moments.cdf_integral(prior, r)
+            whole = np.where(level > 0, below + (moments.mean(prior) - r), below)
+            climb = np.where(start == best, climb, np.where(np.isnan(whole), np.inf, whole))  # ∞ for too heavy a tail
+    return np.where(r == best, 0, np.maximum(climb, 0))[()]
+
+
+def strong_convexity(prior: Any = Uniform(), low: Numbers = None, high: Numbers = None) -> Any:
+    """
+    Return the strong-convexity coefficient of the regulariser: the least density of the prior on a segment.
+
+    Parameters
+    ----------
+    prior : Prior
+        P0.
+    low, high : array_like, optional
+        Ends of the segment; those of the support by default.
+
+    Returns
+    -------
+    ndarray or float
+        The coefficient, the same for every level; 0 means that ψ is convex but not strongly so.
+
+    Examples
+    --------
+    >>> from dpconformal.priors import Beta
+    >>> float(strong_convexity(Uniform(0, 4)))
+    0.25
+    >>> float(strong_convexity(Beta(2, 2), 0.25, 0.5))
+    1.125
+    """
+    check_prior("strong_convexity", prior)
+    ends = [given if end is None else end for end, given in zip((low, high), prior.support, strict=True)]
+    low, high = (np.asarray(as_numbers(name, end), float) for name, end in zip(("low", "high"), ends, strict=True))
+    raise_at("low", low, ~(low <= high), "must not exceed high")
+    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
+        return np.zeros(np.broadcast_shapes(low.shape, high.shape))[()]  # a density must vanish far out
+    return moments.least_density(prior, low, high)[()]
+
+
+def concentration(t: Numbers, schedule: Any = None) -> Any:
+    """
+    Compute h_t = λ_t (t - 1)/(1 - λ_t): regulariser weight and Dirichlet concentration in one number.
+
+    Parameters
+    ----------
+    t : array_like
+        Rounds, counted from 1.
+    schedule : Schedule or callable, optional
+        λ_t; 1/√t by default.
+
+    Returns
+    -------
+    ndarray or float
+        √t + 1 for 1/√t, and a for ``Dirichlet(a)``. In round 1 any weight gives the prior: there the schedules of
+        which no limit is known have h_2. Infinite where λ_t is 1 later on.
+
+    Examples
+    --------
+    >>> concentration([4, 9])
+    array([3., 4.])
+    >>> concentration(7, schedules.Dirichlet(5.0))
+    np.float64(5.0)
+    """
+    t = np.asarray(as_numbers("t", t), float)
+    raise_at("t", t, ~(t >= 1), "rounds are counted from 1")
+    schedule = schedules.InverseSqrt() if schedule is None else schedules.as_schedule(schedule)
+    if isinstance(schedule, schedules.InverseSqrt):
+        return (np.sqrt(t) + 1)[()]
+    if isinstance(schedule, schedules.ForDelay):
+        return (np.sqrt(1 + 2 * float(schedule.delay)) * (np.sqrt(t) + 1))[()]
+    if isinstance(schedule, schedules.Dirichlet):
+        return np.full(t.shape, float(schedule.concentration))[()]
+    rounds = np.maximum(t, 2)
+    return (odds(schedule, rounds) * (rounds - 1))[()]
+
+
+def odds(schedule: Schedule, t: Any) -> Any:
+    """Compute λ_t/(1 - λ_t) in float64; round 1, in which the prior has all the weight, has the odds of round 2."""
+    t = np.maximum(np.asarray(t, float), 2)
+    with jax.enable_x64(True):
+        # Mapped, not broadcast: a user's own schedule may be written for one number.
+        weight = np.asarray(jax.vmap(schedule.weight)(jnp.asarray(t.ravel())), float).reshape(t.shape)
+    raise_at("schedule", weight, ~((weight > 0) & (weight <= 1)), "a weight must lie in (0, 1]")
+    with np.errstate(divide="ignore"):
+        return weight / (1 - weight)
+
+
+def prior_weight(odds: np.ndarray) -> np.ndarray:
+    """Return λ_t given λ_t/(1 - λ_t), which may be infinite."""
+    whole = np.isinf(odds)
+    return np.where(whole, 1.0, odds / (1 + np.where(whole, 0.0, odds)))
+
+
+def path_weights(t: Any, schedule: Any, discount: Scalar | None) -> Any:
+    """
+    Compute the weight of the regulariser beside a newest loss of weight 1, after the round.
+
+    Without a discount that is h_t. With one it is β^t z_t = (β λ_t/(1 - λ_t) + β^t)/(1 - β), z_t being the weight in
+    the proof of Theorem 6 and β^t what scales its losses to the present.
+    """
+    if discount is None:
+        return np.asarray(concentration(t, schedule))
+    beta = float(discount)
+    schedule = schedules.discounted(beta) if schedule is None else schedules.as_schedule(schedule)
+    return (beta * odds(schedule, t) + beta**t) / (1 - beta)
 
 
 def ftrl_objective(
@@ -51,7 +223,7 @@ def ftrl_objective(
     >>> round(float(ftrl_objective(0.4, [0.2, 0.6], level=0.5)), 4)
     0.5552
     """
-    scores, level, weight, weights = _inputs(scores, level, schedule, discount)
+    scores, level, weight, weights = _read_inputs(scores, level, schedule, discount)
     r = np.asarray(as_numbers("r", r), float)
     raise_at("r", r, ~np.isfinite(r), "a threshold must be finite")
     regularized = moments.cdf_integral(prior, r) + level * (moments.mean(prior) - r)
@@ -100,17 +272,25 @@ def ftrl_threshold(
     """
     check_prior("ftrl_threshold", prior)
     levels = np.asarray(as_numbers("level", level), float)
-    found = [_minimise(prior, *_inputs(scores, each, schedule, discount)) for each in levels.ravel()]
+    found = [_minimise(prior, *_read_inputs(scores, each, schedule, discount)) for each in levels.ravel()]
     return np.array(found).reshape(levels.shape)[()] if levels.ndim else found[0]
 
 
-def _inputs(scores: Numbers, level: Scalar, schedule: Any, discount: Scalar | None) -> tuple[Any, ...]:
+def _read_inputs(
+    scores: Numbers, level: Scalar, schedule: Any, discount: Scalar | None
+) -> tuple[Any, float, float, Any]:
+    """Read scores and level, and weigh the objective of the coming round: the regulariser, and each past loss."""
     scores = np.asarray(as_numbers("scores", scores), float)
     if scores.ndim != 1:
         raise ValueError(f"scores has shape {scores.shape}: pass one sequence of past scores, shape (n,)")
     raise_at("scores", scores, ~np.isfinite(scores), "a score must be finite")
-    level = check_float("level", level, 0.0, 1.0)
-    return scores, level, *regularizer_weights(scores.size, schedule, discount)
+    level, count, weight = check_float("level", level, 0.0, 1.0), scores.size, 1.0
+    if discount is not None:
+        discount = check_float("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
+    weights = np.ones(count) if discount is None else discount ** np.arange(count - 1, -1, -1.0)
+    if count:  # with a discount the losses of the objective end with the last round: β^(t - 1) z_t
+        weight = float(path_weights(np.array(count + 1.0), schedule, discount)) / (discount or 1.0)
+    return (scores, level, weight, weights) if np.isfinite(weight) else (scores, level, 1.0, np.zeros(count))
 
 
 def _minimise(prior: Prior, scores: np.ndarray, level: float, weight: float, weights: np.ndarray) -> float:
@@ -141,7 +321,9 @@ def _minimise(prior: Prior, scores: np.ndarray, level: float, weight: float, wei
     return high if slope(low) < 0 else low
 
 
-def _finite_bracket(scores: np.ndarray, slope: Any, low: float, high: float) -> tuple[float, float]:
+def _finite_bracket(
+    scores: np.ndarray, slope: Callable[[float], float], low: float, high: float
+) -> tuple[float, float]:
     """Cut an infinite support to where the objective already rises away from its minimum."""
     centre = float(np.median(scores)) if scores.size else (low if np.isfinite(low) else min(high, 0.0))
     reach = 1.0
@@ -151,3 +333,10 @@ def _finite_bracket(scores: np.ndarray, slope: Any, low: float, high: float) -> 
     while not np.isfinite(high) and slope(centre + reach) < 0:
         reach *= 2
     return low, (high if np.isfinite(high) else centre + reach)
+
+
+def read_levels(level: Numbers) -> Any:
+    """Read confidence levels in float64."""
+    level = np.asarray(as_numbers("level", level), float)
+    raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+    return level

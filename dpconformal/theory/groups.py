@@ -15,10 +15,10 @@ from dpconformal.metrics.loss import regret_curve
 from dpconformal.metrics.summary import as_written, by_group
 from dpconformal.replay import Replay
 from dpconformal.theory import moments
-from dpconformal.theory.checks import Line, coverage_if_iid, near_enough, no_claim, order, within
+from dpconformal.theory.checks import Check, coverage_if_iid, gap_check, no_claim, order_check, regret_check
+from dpconformal.theory.ftrl import strong_convexity
 from dpconformal.theory.path import Regret, rounds_to_nearest, sequences
-from dpconformal.theory.regret import bin_cost
-from dpconformal.theory.regularizer import strong_convexity
+from dpconformal.theory.regret import bin_cost, steepest
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -32,67 +32,6 @@ class GroupPath(NamedTuple):
     totals: np.ndarray  # (T, depth), what counted for each node, before the round
     reached: np.ndarray  # (T, A), the group's cdf at its threshold
     below: np.ndarray  # (T, A), the same without the threshold's own mass
-
-
-def group_path(run: Replay) -> GroupPath:
-    """Go through a run of a hierarchical belief again."""
-    with jax.enable_x64(np.asarray(run.scores).dtype == np.float64):
-        thresholds = jnp.asarray(run.thresholds)
-        found = np.asarray(read_again(run, _trace, thresholds), float)
-    depth, levels = nodes_of(run.learner.tree).paths.shape[1], thresholds.shape[-1]
-    parts = np.split(found, [depth, 2 * depth, 2 * depth + levels], axis=-1)
-    nodes = np.asarray(run.context)
-    return GroupPath(nodes if run.mask is None else nodes[~np.asarray(run.mask)], *parts)
-
-
-def _trace(learner: Hierarchical, state: Any, score: Any, thresholds: Any, context: Any) -> Any:
-    del score
-    belief, (path, _, _, totals) = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
-    ends = belief.cdf(thresholds), belief.cdf(thresholds, side="left")
-    return jnp.concatenate([path.weights, totals, *ends])
-
-
-def bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: np.ndarray) -> np.ndarray:
-    """Bound the regret of a group at every horizon."""
-    here = np.flatnonzero(path.nodes == group)
-    depth = int(nodes_of(learner.tree).levels[group])
-    low, high = moments.support(learner.prior)
-    steep, width = np.maximum(levels, 1 - levels), high - low
-    own, above = path.weights[here, depth], path.weights[here, :depth]
-    count = np.arange(here.size)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        regularised = np.where(count > 0, own * count / (1 - own), 0.0)  # h, in scores
-        curved = regularised * above.prod(axis=1) * float(strong_convexity(learner.prior)) * width
-        unstable = np.minimum(1, steep / (2 * curved[:, None]))  # in the first round everything
-        moved = _movement(above, path.totals[here, :depth])
-        drifted = regularised[:-1] * moved + np.maximum(regularised[:-1] - regularised[1:], 0)
-        drifted = np.concatenate([[0.0], np.where(count[:-1] > 0, drifted, 0.0)]) if here.size else np.zeros(0)
-        bound = steep * width * (regularised + np.cumsum(drifted))[:, None] + width * np.cumsum(
-            steep * unstable, axis=0
-        )
-    if learner.bins is not None:
-        bound += bin_cost(width, learner.bins, learner.rounding) * (count + 1)[:, None]
-    return np.where(np.isnan(bound), np.inf, bound)  # with a weight of 1 a group never learns
-
-
-def _movement(weights: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Bound by how much the parent's belief has changed from each round of a group to its next, in total variation."""
-    moved = np.zeros(max(len(weights) - 1, 0))
-    for d in range(weights.shape[1]):
-        old, new = weights[:-1, d], weights[1:, d]
-        fresh = np.where(totals[1:, d] > 0, 1 - totals[:-1, d] / np.where(totals[1:, d] > 0, totals[1:, d], 1), 0)
-        moved = np.abs(old - new) + np.minimum(old, new) * moved + (1 - np.maximum(old, new)) * fresh
-    return np.minimum(moved, 1)
-
-
-def bounded_groups(run: Replay) -> list[int]:
-    """List the groups without groups below them, if the run had a fresh start on a bounded support, and no delay."""
-    nodes = nodes_of(run.learner.tree)
-    above = set(nodes.paths[np.arange(len(nodes.levels)), np.maximum(nodes.levels - 1, 0)][nodes.levels > 0].tolist())
-    late = run.delay is None or np.any(np.asarray(run.delay))
-    if run.start is not None or late or not np.isfinite(moments.support(run.learner.prior)).all():
-        return []
-    return [group for group in range(nodes.groups) if group not in above]
 
 
 def group_regret_bound(run: Replay) -> "xr.Dataset":
@@ -147,63 +86,113 @@ def group_regret_bound(run: Replay) -> "xr.Dataset":
     return xr.Dataset({"regret": found.regret, "bound": bound, "rounds": found.rounds})
 
 
-def judged_by_group(run: Any) -> bool:
-    """Tell whether a run has groups to be judged by."""
-    return isinstance(run.learner, Hierarchical) and run.context is not None
+def bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: np.ndarray) -> np.ndarray:
+    """Bound the regret of a group at every horizon: the terms of :func:`group_regret_bound`."""
+    here, depth = np.flatnonzero(path.nodes == group), int(nodes_of(learner.tree).levels[group])
+    low, high = moments.support(learner.prior)
+    steep, width, count = steepest(levels), high - low, np.arange(here.size)
+    above, strength = path.weights[here, :depth], _strength(path.weights[here, depth])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        curved = strength * above.prod(axis=1) * float(strong_convexity(learner.prior)) * width
+        swings = steep * np.minimum(1, steep / (2 * curved[:, None]))  # in the first round everything
+        moved = _movement(above, path.totals[here, :depth])
+        drifts = strength[:-1] * moved + np.maximum(strength[:-1] - strength[1:], 0)
+        drifts = np.concatenate([np.zeros(min(here.size, 1)), np.where(count[:-1] > 0, drifts, 0.0)])
+        bound = width * (steep * (strength + np.cumsum(drifts))[:, None] + np.cumsum(swings, axis=0))
+    if learner.bins is not None:
+        bound += bin_cost(width, learner.bins, learner.rounding) * (count + 1)[:, None]
+    return np.where(np.isnan(bound), np.inf, bound)  # with a weight of 1 a group never learns
+
+
+def _movement(weights: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Bound by how much the parent's belief has changed from each round of a group to its next, in total variation."""
+    moved = np.zeros(max(len(weights) - 1, 0))
+    for d in range(weights.shape[1]):
+        old, new = weights[:-1, d], weights[1:, d]
+        fresh = np.where(totals[1:, d] > 0, 1 - totals[:-1, d] / np.where(totals[1:, d] > 0, totals[1:, d], 1), 0)
+        moved = np.abs(old - new) + np.minimum(old, new) * moved + (1 - np.maximum(old, new)) * fresh
+    return np.minimum(moved, 1)
+
+
+def _strength(weights: np.ndarray) -> np.ndarray:
+    """Compute the concentration of a group in each of its rounds, h_n = λ_n (n - 1)/(1 - λ_n), in scores."""
+    count = np.arange(weights.size)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(count > 0, weights * count / (1 - weights), 0.0)
+
+
+def bounded_groups(run: Replay) -> list[int]:
+    """List the groups without groups below them, if the run had a fresh start on a bounded support, and no delay."""
+    nodes = nodes_of(run.learner.tree)
+    above = set(nodes.paths[np.arange(len(nodes.levels)), np.maximum(nodes.levels - 1, 0)][nodes.levels > 0].tolist())
+    late = run.delay is None or np.any(np.asarray(run.delay))
+    if run.start is not None or late or not np.isfinite(moments.support(run.learner.prior)).all():
+        return []
+    return [group for group in range(nodes.groups) if group not in above]
+
+
+def checks_by_group(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Check, ...]]:
+    """
+    Check order, optimality, regret, discounted regret and coverage of some groups.
+
+    Nothing is claimed of groups without rounds, nothing of the regret and coverage of groups with groups below them,
+    and nothing of the regret at levels that change by round.
+    """
+    run, path, bounded, learner = whole.observed(), group_path(whole), bounded_groups(whole), whole.learner
+    changing = np.ndim(run.levels) == 2
+    levels = np.asarray(run.levels, float) if changing else as_written(np.asarray(run.levels))
+    gap = np.maximum(np.maximum(levels - path.reached, path.below - levels), 0)
+    gap = np.where(np.isnan(path.reached), np.inf, gap)
+    found: list[tuple[Check, ...]] = []
+    for group in groups:
+        here = np.flatnonzero(path.nodes == group)
+        nothing = no_claim(run)
+        if not here.size:
+            found.append((nothing,) * 5)
+            continue
+        rows: Any = [np.asarray(part)[here] for part in (run.thresholds, run.scores)]
+        asked: Any = np.asarray(run.levels)[here] if changing else run.levels
+        own = run._replace(thresholds=rows[0], scores=rows[1], levels=asked, context=None, mask=None)
+        of_regret, of_coverage = None, no_claim(coverage(own))
+        if group in bounded and not changing:
+            curve = regret_curve(own.thresholds, own.scores, own.levels)[0]
+            of_regret = Regret(np.arange(1, here.size + 1), curve, bound_by_round(learner, path, group, levels))
+        if group in bounded and not rounds_to_nearest(learner):
+            # The concentration of the group itself: the bracket asks nothing of the parent's belief.
+            strength = _strength(path.weights[here, nodes_of(learner.tree).levels[group]])
+            asked, count = levels[here] if changing else levels, np.arange(here.size)
+            of_coverage = coverage_if_iid(own, asked, count, strength, learner.bins, delta / len(bounded))
+        optimality = gap_check(own, gap[here], learner.prior)
+        checks = order_check(own), optimality, regret_check(own, of_regret), nothing, of_coverage
+        rounds = np.concatenate([[0], here + 1])  # as the run counts them
+        found.append(tuple(check._replace(round=rounds[check.round]) for check in checks))
+    return found
 
 
 def groups_of(run: Replay) -> list[int]:
     """List the groups of a run's tree; then -1, if there are rounds of none."""
-    groups = list(range(nodes_of(run.learner.tree).groups))
-    return groups + [-1] * bool((np.asarray(run.context) == -1).any())
+    return [*range(nodes_of(run.learner.tree).groups)] + [-1] * bool((np.asarray(run.context) == -1).any())
 
 
 def group_names(run: Replay) -> list[Any]:
     """Name the groups of a run, or number them."""
-    names, groups = nodes_of(run.learner.tree).names, groups_of(run)
-    return [(names[group] if group >= 0 else "(none)") if names else group for group in groups]
+    names = nodes_of(run.learner.tree).names
+    return [(names[group] if group >= 0 else "(none)") if names else group for group in groups_of(run)]
 
 
-def checks(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Line, ...]]:
-    """
-    Check order, optimality, regret, discounted regret and coverage of each group.
-
-    Nothing is claimed of groups without rounds, nothing of the regret and coverage of
-    groups with groups below them, and nothing of the regret at levels that change by round.
-    """
-    run, path, bounded = whole.observed(), group_path(whole), bounded_groups(whole)
-    changing = np.ndim(run.levels) == 2
-    levels = _levels(run)
-    gap = np.maximum(np.maximum(levels - path.reached, path.below - levels), 0)
-    gap = np.where(np.isnan(path.reached), np.inf, gap)
-    found: list[tuple[Line, ...]] = []
-    for group in groups:
-        here = np.flatnonzero(path.nodes == group)
-        rows: Any = np.asarray(run.thresholds)[here], np.asarray(run.scores)[here]
-        own = run._replace(thresholds=rows[0], scores=rows[1], context=None, mask=None)
-        own = own._replace(levels=np.asarray(run.levels)[here]) if changing else own  # type: ignore[arg-type]
-        nothing = no_claim(np.full(levels.shape[-1], np.nan))
-        if not here.size:
-            found.append((nothing,) * 5)
-            continue
-        curve = regret_curve(own.thresholds, own.scores, own.levels)[0]
-        regret, cover = no_claim(curve[-1]), no_claim(coverage(own))
-        if group in bounded and not changing:
-            bound = bound_by_round(run.learner, path, group, levels)
-            regret = within(own, Regret(np.arange(1, here.size + 1), curve, bound), float(here.size))
-        if group in bounded and not rounds_to_nearest(run.learner):
-            depth, count = int(nodes_of(run.learner.tree).levels[group]), np.arange(here.size)
-            weight = path.weights[here, depth]  # of the group; the bracket asks nothing of the parent's belief
-            with np.errstate(divide="ignore", invalid="ignore"):
-                strength = np.where(count > 0, weight * count / (1 - weight), 0.0)
-            cover = coverage_if_iid(own, _levels(own), count, strength, run.learner.bins, delta / len(bounded))
-        lines = order(own), near_enough(own, gap[here], run.learner.prior), regret, nothing, cover
-        rounds = np.concatenate([[0], here + 1])  # as the run counts them
-        found.append(tuple(line._replace(round=rounds[line.round]) for line in lines))
-    return found
+def group_path(run: Replay) -> GroupPath:
+    """Go through a run of a hierarchical belief again."""
+    with jax.enable_x64(np.asarray(run.scores).dtype == np.float64):
+        thresholds = jnp.asarray(run.thresholds)
+        found = np.asarray(read_again(run, _trace, thresholds), float)
+    depth, levels = nodes_of(run.learner.tree).paths.shape[1], thresholds.shape[-1]
+    parts = np.split(found, [depth, 2 * depth, 2 * depth + levels], axis=-1)
+    nodes = np.asarray(run.context)
+    return GroupPath(nodes if run.mask is None else nodes[~np.asarray(run.mask)], *parts)
 
 
-def _levels(run: Replay) -> np.ndarray:
-    """Return the levels in float64, (A,) or (T, A)."""
-    levels = np.asarray(run.levels)
-    return as_written(levels) if levels.ndim == 1 else levels.astype(float)
+def _trace(learner: Hierarchical, state: Any, score: Any, thresholds: Any, context: Any) -> Any:
+    del score
+    belief, (path, _, _, totals) = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
+    ends = belief.cdf(thresholds), belief.cdf(thresholds, side="left")
+    return jnp.concatenate([path.weights, totals, *ends])

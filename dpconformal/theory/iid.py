@@ -1,98 +1,14 @@
-"""The weight of the regulariser, round by round: the concentration of the Dirichlet process that is in force."""
+"""Coverage and risk of a threshold if scores are iid or exchangeable, and how many of many rounds are covered."""
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
-from dpconformal import schedules
 from dpconformal.priors import Uniform
-from dpconformal.schedules import Schedule
 from dpconformal.theory import moments
-from dpconformal.theory.regularizer import excess_regularizer
-from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, check_scalar, raise_at
-
-
-def concentration(t: Numbers, schedule: Any = None) -> Any:
-    """
-    Compute h_t = λ_t (t - 1)/(1 - λ_t): regulariser weight and Dirichlet concentration in one number.
-
-    Parameters
-    ----------
-    t : array_like
-        Rounds, counted from 1.
-    schedule : Schedule or callable, optional
-        λ_t; 1/√t by default.
-
-    Returns
-    -------
-    ndarray or float
-        √t + 1 for 1/√t, and a for ``Dirichlet(a)``. In round 1 any weight gives the prior: there the schedules of
-        which no limit is known have h_2. Infinite where λ_t is 1 later on.
-
-    Examples
-    --------
-    >>> concentration([4, 9])
-    array([3., 4.])
-    >>> concentration(7, schedules.Dirichlet(5.0))
-    np.float64(5.0)
-    """
-    t = np.asarray(as_numbers("t", t), float)
-    raise_at("t", t, ~(t >= 1), "rounds are counted from 1")
-    schedule = schedules.InverseSqrt() if schedule is None else schedules.as_schedule(schedule)
-    if isinstance(schedule, schedules.InverseSqrt):
-        return (np.sqrt(t) + 1)[()]
-    if isinstance(schedule, schedules.ForDelay):
-        return (np.sqrt(1 + 2 * float(schedule.delay)) * (np.sqrt(t) + 1))[()]
-    if isinstance(schedule, schedules.Dirichlet):
-        return np.full(t.shape, float(schedule.concentration))[()]
-    rounds = np.maximum(t, 2)
-    return (odds(schedule, rounds) * (rounds - 1))[()]
-
-
-def odds(schedule: Schedule, t: Any) -> Any:
-    """
-    Compute λ_t/(1 - λ_t) in float64.
-
-    ``t``: Rounds; round 1, in which the prior has all the weight, has the odds of round 2.
-    """
-    t = np.maximum(np.asarray(t, float), 2)
-    with jax.enable_x64(True):
-        # Mapped, not broadcast: a user's own schedule may be written for one number.
-        weight = np.asarray(jax.vmap(schedule.weight)(jnp.asarray(t.ravel())), float).reshape(t.shape)
-    raise_at("schedule", weight, ~((weight > 0) & (weight <= 1)), "a weight must lie in (0, 1]")
-    with np.errstate(divide="ignore"):
-        return weight / (1 - weight)
-
-
-def path_weights(t: Any, schedule: Any, discount: Scalar | None) -> Any:
-    """
-    Compute the weight of the regulariser beside a newest loss of weight 1, after the round: h_t, or β^t z_t.
-
-    Returns: h_t without a discount; with one, (β λ_t/(1 - λ_t) + β^t)/(1 - β), z_t being the weight in the proof of
-    Theorem 6 and β^t what scales its losses to the present.
-    """
-    if discount is None:
-        return np.asarray(concentration(t, schedule))
-    beta = float(discount)
-    schedule = schedules.discounted(beta) if schedule is None else schedules.as_schedule(schedule)
-    return (beta * odds(schedule, t) + beta**t) / (1 - beta)
-
-
-def regularizer_weights(count: int, schedule: Any, discount: Scalar | None) -> tuple[float, Any]:
-    """Compute the weights in the objective of the coming round: of the regulariser, and of each past loss."""
-    if discount is not None:
-        discount = check_float("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
-    if count == 0:
-        return 1.0, np.zeros(0)
-    if discount is None:
-        weight, weights = float(concentration(count + 1, schedule)), np.ones(count)
-    else:
-        # The losses of the objective end with the last round: β^(t - 1) z_t.
-        weight = float(path_weights(np.array(count + 1.0), schedule, discount)) / discount
-        weights = discount ** np.arange(count - 1, -1, -1.0)
-    return (1.0, np.zeros(count)) if np.isinf(weight) else (weight, weights)
+from dpconformal.theory.ftrl import concentration, excess_regularizer, read_levels
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_scalar, raise_at
 
 
 def coverage_bound(t: Numbers, level: Numbers, delta: Scalar = 0.05, schedule: Any = None) -> tuple[Any, Any]:
@@ -105,10 +21,8 @@ def coverage_bound(t: Numbers, level: Numbers, delta: Scalar = 0.05, schedule: A
 
     Parameters
     ----------
-    t : array_like
-        Rounds, counted from 1.
-    level : array_like
-        α, which broadcasts against the rounds.
+    t, level : array_like
+        Rounds, counted from 1, and α, which broadcasts against them.
     delta : float
         δ in (0, 1).
     schedule : Schedule or callable, optional
@@ -125,10 +39,9 @@ def coverage_bound(t: Numbers, level: Numbers, delta: Scalar = 0.05, schedule: A
     >>> round(float(low), 3), round(float(high), 3)
     (0.854, 0.973)
     """
-    t, level = _numbers("t", t, 1), _levels(level)
-    count, weight = t - 1, np.asarray(concentration(t, schedule))
+    level, count = read_levels(level), _numbers("t", t, 1) - 1
+    shift, doubt = _shift_and_doubt(count, schedule, delta)
     with np.errstate(divide="ignore", invalid="ignore"):
-        shift, doubt = weight / count, np.sqrt(np.log(2 / _probability("delta", delta)) / (2 * count))
         low = np.where(level < 1, level - (1 - level) * shift, 1.0) - doubt
         high = np.where(level > 0, level + level * shift, 0.0) + 1 / count + doubt
     return np.clip(low, 0, 1)[()], np.clip(high, 0, 1)[()]
@@ -145,10 +58,8 @@ def excess_risk_bound(
 
     Parameters
     ----------
-    t : array_like
-        Rounds, counted from 1.
-    level : array_like
-        α, which broadcasts against the rounds.
+    t, level : array_like
+        Rounds, counted from 1, and α, which broadcasts against them.
     delta : float
         δ in (0, 1).
     prior : Prior
@@ -166,15 +77,21 @@ def excess_risk_bound(
     >>> round(float(excess_risk_bound(10_001, 0.9)), 4)
     0.0177
     """
-    t, level = _numbers("t", t, 1), _levels(level)
+    level, count = read_levels(level), _numbers("t", t, 1) - 1
     low, high = moments.support(prior)
     if not np.isfinite(high - low):
         raise ValueError(f"prior has support [{low:g}, {high:g}]: the excess risk is bounded on a bounded one only")
-    count, weight = t - 1, np.asarray(concentration(t, schedule))
+    shift, doubt = _shift_and_doubt(count, schedule, delta)
     largest = np.maximum(excess_regularizer(low, level, prior), excess_regularizer(high, level, prior))
-    with np.errstate(divide="ignore", invalid="ignore"):  # an endless number of scores leaves no doubt
-        doubt = np.sqrt(np.log(2 / _probability("delta", delta)) / (2 * count))
-        return ((high - low) * doubt + weight / count * largest)[()]
+    with np.errstate(invalid="ignore"):  # an endless number of scores leaves no doubt
+        return ((high - low) * doubt + shift * largest)[()]
+
+
+def _shift_and_doubt(count: Any, schedule: Any, delta: Scalar) -> tuple[Any, Any]:
+    """Return h_t/n and √(ln(2/δ)/(2n)), by which the prior and chance may move a threshold's level."""
+    delta = check_scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(concentration(count + 1, schedule)) / count, np.sqrt(np.log(2 / delta) / (2 * count))
 
 
 def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> tuple[Any, Any]:
@@ -188,12 +105,8 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
 
     Parameters
     ----------
-    level : array_like
-        ℓ.
-    count : array_like
-        n, the number of scores seen.
-    concentration : array_like
-        a; with λ_t = 1/√t, that of round n + 1: :func:`concentration`.
+    level, count, concentration : array_like
+        ℓ, the number n of scores seen, and a; with λ_t = 1/√t, that of round n + 1: :func:`concentration`.
 
     Returns
     -------
@@ -206,7 +119,7 @@ def coverage_bracket(level: Numbers, count: Numbers, concentration: Numbers) -> 
     >>> round(float(low), 4), round(float(high), 4)
     (0.8911, 0.9406)
     """
-    level, count, weight = _levels(level), _numbers("count", count, 0), _numbers("concentration", concentration, 0)
+    level, count, weight = read_levels(level), _numbers("count", count, 0), _numbers("concentration", concentration, 0)
     raise_at("count", count, ~np.isfinite(count), "must be finite")
     raise_at("concentration", weight, ~np.isfinite(weight), "must be finite")
     least, most = rank_bracket(level, count, weight)
@@ -237,12 +150,8 @@ def corrected_level(level: Numbers, count: Numbers, concentration: Numbers) -> A
 
     Parameters
     ----------
-    level : array_like
-        ℓ, the coverage wanted.
-    count : array_like
-        n, the number of scores seen.
-    concentration : array_like
-        a.
+    level, count, concentration : array_like
+        ℓ, the coverage wanted, the number n of scores seen, and a.
 
     Returns
     -------
@@ -255,16 +164,10 @@ def corrected_level(level: Numbers, count: Numbers, concentration: Numbers) -> A
     >>> round(float(asked), 4), bool(coverage_bracket(asked, 100, 5)[0] >= 0.9)
     (0.9133, True)
     """
-    level, count, weight = _levels(level), _numbers("count", count, 0), _numbers("concentration", concentration, 0)
+    level, count, weight = read_levels(level), _numbers("count", count, 0), _numbers("concentration", concentration, 0)
     with np.errstate(all="ignore"):  # without evidence every level asks for everything
         asked = (level * (count + 1) + weight) / (count + weight)
     return np.where(count + weight > 0, np.minimum(asked, 1), 1.0)[()]
-
-
-def _levels(level: Numbers) -> Any:
-    level = np.asarray(as_numbers("level", level), float)
-    raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
-    return level
 
 
 def _numbers(name: str, value: Numbers, least: int) -> Any:
@@ -273,5 +176,40 @@ def _numbers(name: str, value: Numbers, least: int) -> Any:
     return value
 
 
-def _probability(name: str, value: Scalar) -> float:
-    return float(check_scalar(name, value, 0.0, 1.0, open_low=True, open_high=True))
+EXACT_COUNTS = 2**14  # events up to which the distribution of their count is computed; Chernoff bounds it beyond
+
+
+def upper_count(chances: np.ndarray, tail: float) -> int:
+    """Return the least number that a count of events exceeds with probability ``tail`` at most, or one above it."""
+    rounds = chances.size
+    if rounds <= EXACT_COUNTS:
+        at_least = np.cumsum(_distribution(chances)[::-1])[::-1]  # P(count ≥ k)
+        return int(np.searchsorted(-at_least, -tail - 1e-12)) - 1
+    # P(count ≥ K'(θ)) ≤ exp(K(θ) - θ K'(θ)), K being the logarithm of the moment generating function.
+    inner = chances[(chances > 0) & (chances < 1)]
+    certain = int((chances >= 1).sum())
+    small, large = 0.0, 50.0
+    for _ in range(60):
+        theta = (small + large) / 2
+        tilted = special.expit(theta + special.logit(inner))
+        rate = theta * tilted.sum() - np.log1p(inner * np.expm1(theta)).sum()
+        small, large = (theta, large) if rate < -np.log(tail) else (small, theta)
+    return min(certain + int(np.ceil(tilted.sum())), rounds)
+
+
+def lower_count(chances: np.ndarray, tail: float) -> int:
+    """Return a number that the count of events falls below with at most a given probability."""
+    return chances.size - upper_count(1 - chances, tail)
+
+
+def _distribution(chances: np.ndarray) -> np.ndarray:
+    """P(count = k): distributions of halves, convolved pairwise by FFT."""
+    rows = np.stack([1 - chances, chances], axis=1)
+    while rows.shape[0] > 1:
+        if rows.shape[0] % 2:
+            rows = np.concatenate([rows, np.eye(1, rows.shape[1])])  # a coin that never shows heads
+        size = 2 * rows.shape[1] - 1
+        points = 1 << (size - 1).bit_length()
+        spectrum = np.fft.rfft(rows, points, axis=1)
+        rows = np.maximum(np.fft.irfft(spectrum[::2] * spectrum[1::2], points, axis=1)[:, :size], 0)
+    return rows[0] if rows.size else np.ones(1)

@@ -16,9 +16,7 @@ from dpconformal.metrics.loss import best_threshold, regret_curve
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
 from dpconformal.theory import moments
-from dpconformal.theory.iid import path_weights
-from dpconformal.theory.moments import least_density
-from dpconformal.theory.regularizer import excess_regularizer
+from dpconformal.theory.ftrl import excess_regularizer, path_weights
 from dpconformal.validation import is_traced
 
 
@@ -29,8 +27,8 @@ class Path(NamedTuple):
     Where every score is known at the end of its round there are as many thresholds as scores, N = T.
     """
 
-    learner: Any  # Exact or Quantized, the belief
-    head: Any  # what asked it for levels other than the run's, or None
+    learner: Exact | Quantized  # the belief
+    head: Head | None  # what asked it for levels other than the run's, or None
     thresholds: np.ndarray  # (N, A)
     # The least that the belief's own threshold may have been: a head raises those of a binned belief to the upper edge.
     lowest: np.ndarray  # (N, A)
@@ -44,6 +42,158 @@ class Path(NamedTuple):
     discount: float  # 1 without a discount
     past: np.ndarray  # (M,), scores from before the run, ascending
     past_weights: np.ndarray  # (M,), what is left of their weight before its first round
+
+
+class Regret(NamedTuple):
+    """Regret and its bound at some horizons."""
+
+    horizons: np.ndarray  # (H,), rounds into the run
+    regret: np.ndarray  # (H, A), at each of them
+    bound: np.ndarray  # (H, A)
+
+
+def path_bound(run: Any) -> Any:
+    """
+    Bound the regret of a run, from its prior, its schedule and the path it took (Theorems 2, 5 and 6).
+
+    With ψ̃ = ψ - min ψ, the comparator u, the thresholds rₜ, their slopes gₜ and the least density μₜ between threshold
+    and score: h_T ψ̃(u) + Σ min(lossₜ, gₜ²/(2 hₜ μₜ)), plus Σ (hₜ - hₜ₊₁)⁺ ψ̃(rₜ₊₁) for a schedule whose concentration
+    falls, plus what binning costs. With a discount all terms are discounted, and so is the regret meant. For
+    :class:`dpconformal.Corrected` ψ̃ is that of level 1, and α(high - u) is added.
+
+    Parameters
+    ----------
+    run : Replay
+        Of :class:`dpconformal.Exact` or :class:`dpconformal.Quantized`, any prior, schedule and discount, or of
+        :class:`dpconformal.Corrected`; also one that carries on from an earlier state. With the same levels every
+        round.
+
+    Returns
+    -------
+    ndarray, shape (..., A)
+        No regret exceeds it, discounted with a discount: :func:`dpconformal.metrics.regret`,
+        :func:`dpconformal.metrics.discounted_regret`.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(dpc.Exact(), [1.0, 0.0] * 50, levels=[0.5])
+    >>> regret, bound = dpc.metrics.regret(run)[0], path_bound(run)[0]
+    >>> round(float(regret), 2), round(float(bound), 2)
+    (1.83, 3.24)
+    """
+    found = []
+    for _, sequence in sequences(run):
+        path = path_of(sequence)
+        if path is None or not has_regret_bound(path):
+            raise ValueError(
+                f"run.learner = {run.learner!r}: only Exact and Quantized, and Corrected on a bounded support, have a "
+                "path of this kind"
+            )
+        if not path.scores.size:
+            found.append(np.zeros(path.levels.size))
+            continue
+        outcome = running_regret(path) if path.discount == 1 else discounted_regret(path, np.array([path.scores.size]))
+        found.append(outcome.bound[-1])
+    return np.array(found).reshape((*np.shape(run.thresholds)[:-2], np.shape(run.thresholds)[-1]))
+
+
+def has_regret_bound(path: Path) -> bool:
+    """Whether the regret is bounded; of the heads that of Corrected is, unless its first threshold is infinite."""
+    finite = bool(np.isfinite(moments.support(path.learner.prior)[1]))
+    return path.head is None or (isinstance(path.head, Corrected) and finite)
+
+
+def running_regret(path: Path) -> Regret:
+    """Compute regret and bound of an undiscounted path at every horizon."""
+    rounds = np.arange(1, path.scores.size + 1)
+    regret, comparator = regret_curve(path.thresholds, path.scores, path.levels)
+    return Regret(rounds, regret, _bound(path, comparator, rounds))
+
+
+def discounted_regret(path: Path, horizons: np.ndarray) -> Regret:
+    """Compute discounted regret and bound of a path at some horizons, against the best thresholds for those weights."""
+    paid = pinball(np, path.thresholds, path.scores[:, None], path.levels)
+    # Older rounds weigh less than 1e-18 of the newest.
+    memory = int(np.ceil(41.5 / -np.log(path.discount)))
+    comparator, least = np.empty((2, horizons.size, path.levels.size))
+    for i, horizon in enumerate(horizons):
+        window = path.scores[max(0, horizon - memory) : horizon]
+        weights = path.discount ** np.arange(window.size - 1, -1, -1.0)
+        comparator[i], least[i] = best_threshold(np, window, path.levels[None], weights)
+    total = _fading_sum(path.discount, paid)[horizons - 1]
+    return Regret(horizons, total - least, _bound(path, comparator, horizons))
+
+
+def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarray:
+    """Add up the terms of :func:`path_bound`, against a comparator for each horizon."""
+    prior, beta, levels = path.learner.prior, path.discount, path.levels
+    # In single precision an end of the support may lie beside where the prior has it.
+    low, high = moments.support(prior)
+    noted = np.clip(path.noted, low, high)[:, None]
+    played = [np.clip(r, low, high) for r in (path.lowest, path.thresholds)]
+    # Each round adds min(loss, g²/(2 w μ)) at most, g being 1 - α above the score and α below it. No score is noted
+    # between a threshold and what it may have been before a head raised it.
+    density = moments.least_density(prior, np.minimum(played[0], noted), np.maximum(played[1], noted))
+    paid = [pinball(np, r, path.noted[:, None], levels) for r in (path.lowest, path.thresholds)]
+    slope = np.where(path.thresholds > path.noted[:, None], 1 - levels, levels)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        smooth = slope**2 / (2 * path.weights[:, None] * density)
+    most = np.maximum(*paid)
+    terms = np.where(most == 0, 0, np.fmin(most, smooth))
+
+    # The regulariser of round t is w_t·away(r) + pull(r). Corrected pulls upwards, but at level 0.
+    level = levels if path.head is None else np.where(levels > 0, 1.0, 0.0)
+
+    def away(r: np.ndarray) -> Any:
+        return excess_regularizer(r, level, prior)
+
+    def pull(r: np.ndarray) -> Any:
+        return np.zeros(levels.size) if path.head is None else levels * (high - r)
+
+    with np.errstate(invalid="ignore"):
+        fall = np.maximum(path.weights[:-1] - path.weights[1:] / beta, 0)[:, None]
+        later = np.maximum(away(path.lowest[1:]), away(path.thresholds[1:]))
+        # Entry t: what the falling weight before round t + 1 costs, discounted once since then.
+        terms[1:] += beta * np.where((fall > 0) & (later > 0), fall * later, 0)
+    if path.noted is not path.scores:
+        scores, error = path.scores[:, None], (path.noted - path.scores)[:, None]
+        terms += pinball(np, path.thresholds, scores, levels) - np.minimum(*paid)
+        terms += np.where(error > 0, levels, levels - 1) * error  # by what noting may have raised the comparator's loss
+    since_start = beta ** (horizons - 1.0)[:, None]
+    past = total_loss(path.past, path.past_weights, comparator, levels)
+    leash = _times(path.weights[horizons - 1, None], away(comparator)) + pull(comparator)
+    at_start = np.zeros(levels.size)  # the first threshold is the prior's quantile, up to rounding
+    if path.past.size:
+        first = path.lowest[0], path.thresholds[0]
+        losses = [beta * total_loss(path.past, path.past_weights, r, levels) for r in first]
+        leashes, pulls = [_times(path.weights[0], away(r)) for r in first], [pull(r) for r in first]
+        at_start = np.minimum(*losses) + np.minimum(*leashes) + np.minimum(*pulls)
+    return leash + since_start * (beta * past - at_start) + _fading_sum(beta, terms)[horizons - 1]
+
+
+def total_loss(values: np.ndarray, weights: np.ndarray, r: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """Sum the weighted losses of many thresholds on one sorted sample."""
+    if not values.size:
+        return np.zeros(r.shape)
+    before = np.searchsorted(values, r, side="right")
+    mass, moment = (np.concatenate([[0], np.cumsum(w)]) for w in (weights, weights * values))
+    below = mass[before] * r - moment[before]  # Σ w (r - value)⁺
+    return below - level * (mass[-1] * r - moment[-1])
+
+
+def _times(weight: Any, excess: Any) -> Any:
+    """Multiply, where an infinite weight on nothing is nothing."""
+    with np.errstate(invalid="ignore"):
+        return np.where(excess == 0, 0, weight * excess)
+
+
+def _fading_sum(beta: float, terms: np.ndarray) -> np.ndarray:
+    """Sum up with a discount; once infinite, for ever."""
+    from scipy.signal import lfilter  # slow to import
+
+    endless = np.maximum.accumulate(~np.isfinite(terms), axis=0)
+    return np.where(endless, np.inf, lfilter([1.0], [1.0, -beta], np.where(endless, 0, terms), axis=0))
 
 
 def sequences(run: Any, observed: bool = True, changing: bool = False) -> Iterator[tuple[tuple[int, ...], Replay]]:
@@ -118,15 +268,6 @@ def _asked(head: Head, seen: np.ndarray, levels: np.ndarray) -> np.ndarray:
         return np.asarray(head.asked_by_round(counts, levels), float)[place]
 
 
-def _before_lifting(thresholds: np.ndarray, low: float, high: float, atoms: np.ndarray) -> np.ndarray:
-    """Return the atom of each bin whose upper edge is a threshold: from there on a head raises it to the edge."""
-    width = (high - low) / atoms.size
-    bin_here = np.clip(np.rint((np.asarray(thresholds, float) - low) / width) - 1, 0, atoms.size - 1).astype(int)
-    rounding = 4 * np.finfo(thresholds.dtype).eps * max(abs(low), abs(high))
-    on_edge = np.abs(thresholds - (low + (bin_here + 1) * width)) <= rounding
-    return np.where(on_edge, np.minimum(atoms[bin_here], thresholds), np.asarray(thresholds, float))
-
-
 def _bins(learner: Any, scores: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
     """Return where the scores of each bin count, (bins,), and the bin of each score, in the precision of the run."""
     (low, high), up = (float(end) for end in learner.support), learner.rounding == "up"
@@ -138,14 +279,30 @@ def _bins(learner: Any, scores: np.ndarray, bins: int) -> tuple[np.ndarray, np.n
     return atoms, np.clip(here, 0, bins - 1)
 
 
+def _before_lifting(thresholds: np.ndarray, low: float, high: float, atoms: np.ndarray) -> np.ndarray:
+    """Return the atom of each bin whose upper edge is a threshold: from there on a head raises it to the edge."""
+    width = (high - low) / atoms.size
+    bin_here = np.clip(np.rint((np.asarray(thresholds, float) - low) / width) - 1, 0, atoms.size - 1).astype(int)
+    rounding = 4 * np.finfo(thresholds.dtype).eps * max(abs(low), abs(high))
+    on_edge = np.abs(thresholds - (low + (bin_here + 1) * width)) <= rounding
+    return np.where(on_edge, np.minimum(atoms[bin_here], thresholds), np.asarray(thresholds, float))
+
+
+def bins_of(run: Replay) -> int:
+    """Return how many bins a run of :class:`dpconformal.Quantized`, or of a head on one, had."""
+    if run.start is not None:
+        return int(run.start.weights.shape[-1])
+    return int(jax.eval_shape(lambda: run.learner.init(run.scores.shape[-1])).weights.shape[-1])
+
+
 def rounds_to_nearest(learner: Any) -> bool:
-    """Tell whether a belief counts scores at the centres of bins: then it promises nothing of coverage."""
+    """Whether a belief counts scores at the centres of bins: then it promises nothing of coverage."""
     binned = isinstance(learner, Quantized) or getattr(learner, "bins", None) is not None
     return binned and learner.rounding == "nearest"
 
 
 def tied_rounds(learner: Any, bins: int | None, scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Tell the rounds that are covered for a tie alone, whose number no theorem bounds from above."""
+    """Find the rounds that are covered for a tie alone, whose number no theorem bounds from above."""
     covered = scores[:, None] <= thresholds
     if bins is None:
         return covered & (scores[:, None] >= thresholds)
@@ -155,170 +312,3 @@ def tied_rounds(learner: Any, bins: int | None, scores: np.ndarray, thresholds: 
     # A quarter of a bin is more than rounding. A head has raised what counted at a centre by half a bin.
     raised = isinstance(learner, Head) and belief.rounding == "nearest"
     return covered & (atoms[here][:, None] >= thresholds - (0.75 if raised else 0.25) * (high - low) / bins)
-
-
-def bins_of(run: Replay) -> int:
-    """Tell how many bins a run of :class:`dpconformal.Quantized`, or of a head on one, had."""
-    if run.start is not None:
-        return int(run.start.weights.shape[-1])
-    return int(jax.eval_shape(lambda: run.learner.init(run.scores.shape[-1])).weights.shape[-1])
-
-
-def total_loss(values: np.ndarray, weights: np.ndarray, r: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """Sum the weighted losses of many thresholds on one sorted sample."""
-    if not values.size:
-        return np.zeros(r.shape)
-    before = np.searchsorted(values, r, side="right")
-    mass, moment = (np.concatenate([[0], np.cumsum(w)]) for w in (weights, weights * values))
-    below = mass[before] * r - moment[before]  # Σ w (r - value)⁺
-    return below - level * (mass[-1] * r - moment[-1])
-
-
-def stability(path: Path, least_density: np.ndarray) -> np.ndarray:
-    """Bound what each round adds to the regret: min(loss, g²/(2 w μ)), g being 1 - α above the score, α below it."""
-    scores = path.noted[:, None]
-    # No score is noted between a threshold and what it may have been before a head raised it.
-    paid = np.maximum(*(pinball(np, r, scores, path.levels) for r in (path.lowest, path.thresholds)))
-    slope = np.where(path.thresholds > scores, 1 - path.levels, path.levels)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        smooth = slope**2 / (2 * path.weights[:, None] * least_density)
-    return np.where(paid == 0, 0, np.fmin(paid, smooth))
-
-
-class Regret(NamedTuple):
-    """Regret and its bound at some horizons."""
-
-    horizons: np.ndarray  # (H,), rounds into the run
-    regret: np.ndarray  # (H, A), at each of them
-    bound: np.ndarray  # (H, A)
-
-
-def path_bound(run: Any) -> Any:
-    """
-    Bound the regret of a run, from its prior, its schedule and the path it took (Theorems 2, 5 and 6).
-
-    With ψ̃ = ψ - min ψ, the comparator u, the thresholds rₜ, their slopes gₜ and the least density μₜ between threshold
-    and score: h_T ψ̃(u) + Σ min(lossₜ, gₜ²/(2 hₜ μₜ)), plus Σ (hₜ - hₜ₊₁)⁺ ψ̃(rₜ₊₁) for a schedule whose concentration
-    falls, plus what binning costs. With a discount all terms are discounted, and so is the regret meant. For
-    :class:`dpconformal.Corrected` ψ̃ is that of level 1, and α(high - u) is added.
-
-    Parameters
-    ----------
-    run : Replay
-        Of :class:`dpconformal.Exact` or :class:`dpconformal.Quantized`, any prior, schedule and discount, or of
-        :class:`dpconformal.Corrected`; also one that carries on from an earlier state. With the same levels every
-        round.
-
-    Returns
-    -------
-    ndarray, shape (..., A)
-        No regret exceeds it, discounted with a discount: :func:`dpconformal.metrics.regret`,
-        :func:`dpconformal.metrics.discounted_regret`.
-
-    Examples
-    --------
-    >>> import dpconformal as dpc
-    >>> run = dpc.replay(dpc.Exact(), [1.0, 0.0] * 50, levels=[0.5])
-    >>> regret, bound = dpc.metrics.regret(run)[0], path_bound(run)[0]
-    >>> round(float(regret), 2), round(float(bound), 2)
-    (1.83, 3.24)
-    """
-    found = []
-    for _, sequence in sequences(run):
-        path = path_of(sequence)
-        if path is None or not has_regret_bound(path):
-            raise ValueError(
-                f"run.learner = {run.learner!r}: only Exact and Quantized, and Corrected on a bounded support, have a "
-                "path of this kind"
-            )
-        if not path.scores.size:
-            found.append(np.zeros(path.levels.size))
-            continue
-        outcome = running_regret(path) if path.discount == 1 else discounted_regret(path, np.array([path.scores.size]))
-        found.append(outcome.bound[-1])
-    return np.array(found).reshape((*np.shape(run.thresholds)[:-2], np.shape(run.thresholds)[-1]))
-
-
-def has_regret_bound(path: Path) -> bool:
-    """Tell whether the regret is bounded; of the heads that of Corrected is, unless its first threshold is infinite."""
-    finite = bool(np.isfinite(moments.support(path.learner.prior)[1]))
-    return path.head is None or (isinstance(path.head, Corrected) and finite)
-
-
-def running_regret(path: Path) -> Regret:
-    """Compute regret and bound of an undiscounted path at every horizon."""
-    rounds = np.arange(1, path.scores.size + 1)
-    regret, comparator = regret_curve(path.thresholds, path.scores, path.levels)
-    return Regret(rounds, regret, _bound(path, comparator, rounds))
-
-
-def discounted_regret(path: Path, horizons: np.ndarray) -> Regret:
-    """Compute discounted regret and bound of a path at some horizons, against the best thresholds for those weights."""
-    paid = pinball(np, path.thresholds, path.scores[:, None], path.levels)
-    # Older rounds weigh less than 1e-18 of the newest.
-    memory = int(np.ceil(41.5 / -np.log(path.discount)))
-    comparator, least = np.empty((2, horizons.size, path.levels.size))
-    for i, horizon in enumerate(horizons):
-        window = path.scores[max(0, horizon - memory) : horizon]
-        weights = path.discount ** np.arange(window.size - 1, -1, -1.0)
-        comparator[i], least[i] = best_threshold(np, window, path.levels[None], weights)
-    total = _fading_sum(path.discount, paid)[horizons - 1]
-    return Regret(horizons, total - least, _bound(path, comparator, horizons))
-
-
-def _bound(path: Path, comparator: np.ndarray, horizons: np.ndarray) -> np.ndarray:
-    prior, beta, levels = path.learner.prior, path.discount, path.levels
-    # In single precision an end of the support may lie beside where the prior has it.
-    low, high = moments.support(prior)
-    noted = np.clip(path.noted, low, high)[:, None]
-    played = [np.clip(r, low, high) for r in (path.lowest, path.thresholds)]
-    terms = stability(path, least_density(prior, np.minimum(played[0], noted), np.maximum(played[1], noted)))
-
-    # The regulariser of round t is w_t·away(r) + pull(r). Corrected pulls upwards, but at level 0.
-    level = levels if path.head is None else np.where(levels > 0, 1.0, 0.0)
-
-    def away(r: np.ndarray) -> Any:
-        return excess_regularizer(r, level, prior)
-
-    def pull(r: np.ndarray) -> Any:
-        return np.zeros(levels.size) if path.head is None else levels * (high - r)
-
-    with np.errstate(invalid="ignore"):
-        fall = np.maximum(path.weights[:-1] - path.weights[1:] / beta, 0)[:, None]
-        later = np.maximum(away(path.lowest[1:]), away(path.thresholds[1:]))
-        # Entry t: what the falling weight before round t + 1 costs, discounted once since then.
-        terms[1:] += beta * np.where((fall > 0) & (later > 0), fall * later, 0)
-    if path.noted is not path.scores:
-        scores, error = path.scores[:, None], (path.noted - path.scores)[:, None]
-        noted_loss = np.minimum(*(pinball(np, r, path.noted[:, None], levels) for r in (path.lowest, path.thresholds)))
-        terms += pinball(np, path.thresholds, scores, levels) - noted_loss
-        terms += np.where(error > 0, levels, levels - 1) * error  # by what noting may have raised the comparator's loss
-    since_start = beta ** (horizons - 1.0)[:, None]
-    past = total_loss(path.past, path.past_weights, comparator, levels)
-    leash = _times(path.weights[horizons - 1, None], away(comparator)) + pull(comparator)
-    at_start = np.zeros(levels.size)  # the first threshold is the prior's quantile, up to rounding
-    if path.past.size:
-        first = path.lowest[0], path.thresholds[0]
-        at_start = sum(
-            np.minimum(*(part(r) for r in first))
-            for part in (
-                lambda r: beta * total_loss(path.past, path.past_weights, r, levels),
-                lambda r: _times(path.weights[0], away(r)),
-                pull,
-            )
-        )
-    return leash + since_start * (beta * past - at_start) + _fading_sum(beta, terms)[horizons - 1]
-
-
-def _times(weight: Any, excess: Any) -> Any:
-    """Multiply, where an infinite weight on nothing is nothing."""
-    with np.errstate(invalid="ignore"):
-        return np.where(excess == 0, 0, weight * excess)
-
-
-def _fading_sum(beta: float, terms: np.ndarray) -> np.ndarray:
-    """Sum up with a discount; once infinite, for ever."""
-    from scipy.signal import lfilter  # slow to import
-
-    endless = np.maximum.accumulate(~np.isfinite(terms), axis=0)
-    return np.where(endless, np.inf, lfilter([1.0], [1.0, -beta], np.where(endless, 0, terms), axis=0))

@@ -124,7 +124,7 @@ def workers(name, series, chunk, count):
     """Replay from Zarr to Zarr, by processes of a cluster; each has compiled before."""
     import dpconformal as dpc
     from dpconformal.cli.panel import cluster
-    from dpconformal.panel.storing import begin, regions_of, write_regions
+    from dpconformal.panel.storing import create_store, regions_of, write_regions
 
     learner, levels = learner_of(name)
     with (
@@ -136,7 +136,7 @@ def workers(name, series, chunk, count):
         path = pathlib.Path(folder, "panel.zarr")
 
         def everything():
-            begin(result, path)
+            create_store(result, path)
             done: list[int] = []
             write_regions(result, path, dict(enumerate(regions_of(result, ["series"]))), client, done.append)
             return done

@@ -27,7 +27,7 @@ from dpconformal.display.terminal import Terminal, table
 from dpconformal.files import csv as tables
 from dpconformal.files import open_scores
 from dpconformal.files.csv import Text
-from dpconformal.files.recorded import gather
+from dpconformal.files.reading import collect
 
 from .mutations import mutate
 
@@ -65,10 +65,10 @@ def fuzz_csv(rng):
     column, batch = rng.choice(CSV[seed])
     data = mutate(rng, [seed])
     text = Text("fuzz", lambda: io.BytesIO(data))
-    whole = gather("fuzz", iter(tables.text_source(text, column, batch)))
+    whole = collect(tables.text_source(text, column, batch))
     before, tables.BYTES = tables.BYTES, rng.choice((1, 5, 16, 64))
     try:
-        cut = gather("fuzz", iter(tables.text_source(text, column, batch)))
+        cut = collect(tables.text_source(text, column, batch))
     finally:
         tables.BYTES = before
     assert whole.names == cut.names, data
@@ -104,7 +104,7 @@ _npy_file = Scratch(".npy")
 def fuzz_npy(rng):
     """NumPy files, as NumPy itself loads them."""
     data = mutate(rng, NPY)
-    found = gather("fuzz", iter(open_scores(_npy_file.holding(data))))
+    found = collect(open_scores(_npy_file.holding(data)))
     want = np.load(io.BytesIO(data), allow_pickle=False)
     np.testing.assert_array_equal(np.stack(found.scores), np.atleast_2d(want).astype(float))
 
@@ -124,7 +124,7 @@ def fuzz_parquet(rng):
     data = mutate(rng, PARQUET)
     column, batch = rng.choice([("score", None), ("score", "store"), ("count", None)])
     path = _parquet_file.holding(data)
-    found = gather("fuzz", iter(open_scores(path, column, batch)))
+    found = collect(open_scores(path, column, batch))
     # Through a reader that has no idea of columns that Arrow might find in the path.
     table = pq.ParquetFile(path).read(columns=[column] + ([batch] if batch else []))
     values = table[column].to_numpy().astype(float)
@@ -162,9 +162,7 @@ def fuzz_names(rng):
     try:
         if rng.random() < 0.5:
             data = f'{column},score\n"{series}",0.5\n'.encode("utf-8", "surrogatepass")
-            found = gather(
-                series, iter(tables.text_source(Text(series, lambda: io.BytesIO(data)), "score", column.strip()))
-            )
+            found = collect(tables.text_source(Text(series, lambda: io.BytesIO(data)), "score", column.strip()))
             names = found.names
             assert names == [next(csv.reader(io.StringIO(f'"{series}"', newline="")))[0]], data
         else:
