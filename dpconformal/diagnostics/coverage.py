@@ -60,7 +60,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
 
     tail = (1 - check_probability("prob", prob)) / 2
     delta = check_probability("delta", delta)
-    lines = [_band_line(one, delta) for _, one in sequences(run, observed=False)]
+    lines = [_band_check(one, delta) for _, one in sequences(run, observed=False)]
     run = run.observed()
     hits = covered(run)
     rounds, found = hits.shape[-2], hits.sum(axis=-2)
@@ -82,7 +82,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     return xr.Dataset({name: (dims, value) for name, value in variables.items()}, coords, about)
 
 
-def _band_line(sequence: Replay, delta: float) -> Check:
+def _band_check(sequence: Replay, delta: float) -> Check:
     """Hold one sequence to the band; where scores became known late, nothing is claimed."""
     run = sequence.observed()
     if not_at_once(sequence):
