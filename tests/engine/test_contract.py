@@ -1,5 +1,7 @@
 """The contract of every learner: jit, vmap, resume, dtypes, traces, causality, order."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +29,12 @@ SCORES = np.random.default_rng(3).beta(2, 3, T)
 
 def thresholds(learner, scores, levels=LEVELS, **options):
     return np.asarray(dpc.replay(learner, scores, levels, **options).thresholds)
+
+
+@functools.cache
+def replayed(name, sequence=None):
+    """The run that several tests look at: of SCORES, or of one of the shared sequences."""
+    return dpc.replay(ALL[name], SCORES if sequence is None else sequences(T)[sequence], LEVELS)
 
 
 def same(a, b):
@@ -77,16 +85,14 @@ def test_float32_is_the_default_without_x64(name):
 
 @every_kind
 def test_lists_and_integers_are_converted(name):
-    run = dpc.replay(ALL[name], [1, 0, 1, 1], [0, 1])
-    same(
-        run.thresholds,
-        dpc.replay(ALL[name], np.array([1.0, 0.0, 1.0, 1.0]), np.array([0.0, 1.0])).thresholds,
-    )
+    levels = [0, 1] * (len(LEVELS) // 2)  # as many as other tests ask for: the same program
+    run = dpc.replay(ALL[name], [1, 0, 1, 1], levels)
+    same(run.thresholds, thresholds(ALL[name], np.array([1.0, 0.0, 1.0, 1.0]), np.array(levels, float)))
 
 
 @every_kind
 def test_jit_gives_the_same(name):
-    plain = thresholds(ALL[name], SCORES)
+    plain = replayed(name).thresholds
     jitted = jax.jit(lambda learner, scores: dpc.replay(learner, scores, LEVELS).thresholds)
     np.testing.assert_allclose(jitted(ALL[name], SCORES), plain, rtol=0, atol=1e-14)
 
@@ -129,10 +135,9 @@ def _stretched(learner, factor):
 @every
 def test_resuming_is_as_if_never_interrupted(name):
     learner = ALL[name]
-    for cut in (0, T // 2, T):  # few lengths, for each compiles anew
+    for cut in (0, T // 2, T):
         for sequence in ("uniform", "tied", "alternating"):
-            scores = sequences(T)[sequence]
-            whole = dpc.replay(learner, scores, LEVELS)
+            scores, whole = sequences(T)[sequence], replayed(name, sequence)
             first = dpc.replay(learner, scores[:cut], LEVELS)
             second = dpc.replay(learner, scores[cut:], LEVELS, state=first.state)
             joined = np.concatenate([first.thresholds, second.thresholds])
@@ -146,14 +151,15 @@ def test_resuming_is_as_if_never_interrupted(name):
 @every
 def test_online_is_replay(name):
     learner = ALL[name]
-    whole = dpc.replay(learner, SCORES, LEVELS)
+    whole = replayed(name)
     state = learner.init()
     for t, score in enumerate(SCORES):
         np.testing.assert_allclose(learner.quantile(state, LEVELS), whole.thresholds[t], rtol=0, atol=1e-12)
         state = learner.observe(state, float(score))
-    carried_on = dpc.replay(learner, SCORES, LEVELS, state=state)
-    twice = dpc.replay(learner, np.tile(SCORES, 2), LEVELS)
-    np.testing.assert_allclose(carried_on.thresholds, twice.thresholds[T:], rtol=0, atol=1e-12)
+    more = SCORES[: 64 - T]  # in all as many as the program of T rounds has room for
+    carried_on = dpc.replay(learner, more, LEVELS, state=state)
+    longer = dpc.replay(learner, np.concatenate([SCORES, more]), LEVELS)
+    np.testing.assert_allclose(carried_on.thresholds, longer.thresholds[T:], rtol=0, atol=1e-12)
 
 
 @every_kind
@@ -187,7 +193,8 @@ def test_no_new_trace_for_new_numbers(name, monkeypatch):
 def test_thresholds_do_not_look_ahead(name):
     for cut in (0, 1, 13, T - 1):
         changed = np.concatenate([SCORES[:cut], 1 - SCORES[cut:]])
-        same_but_for_sums(ALL[name], *(thresholds(ALL[name], scores)[: cut + 1] for scores in (SCORES, changed)))
+        plain, other = replayed(name).thresholds, thresholds(ALL[name], changed)
+        same_but_for_sums(ALL[name], plain[: cut + 1], other[: cut + 1])
 
 
 @every_belief
@@ -201,7 +208,7 @@ def test_thresholds_never_cross(name):
 
 @every_kind
 def test_levels_may_change_every_round(name):
-    levels = any_levels(ALL[name], (T, 3))
+    levels = any_levels(ALL[name], (T, len(LEVELS)))
     run = dpc.replay(ALL[name], SCORES, levels)
     for t in range(T):
         fixed = dpc.replay(ALL[name], SCORES, levels[t]).thresholds[t]
@@ -269,7 +276,7 @@ def test_batches_carry_on_online_under_vmap(name):
     roomy = learner.prepare(batch.state, 1)
     onwards = jax.vmap(learner.observe)(roomy, np.array([0.3, 0.6]))
     assert onwards.seen.tolist() == [T + 1, T + 1]
-    alone = learner.observe(dpc.replay(learner, SCORES, LEVELS).state, 0.3)
+    alone = learner.observe(replayed(name).state, 0.3)
     answers = jax.vmap(lambda state: learner.quantile(state, LEVELS))(onwards)
     np.testing.assert_allclose(answers[0], learner.quantile(alone, LEVELS), atol=1e-12)
 

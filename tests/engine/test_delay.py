@@ -19,7 +19,7 @@ from dpconformal.rounds import Rounds
 from dpconformal.theory.regret import late_losses
 
 T = 30
-LEVELS = np.array([0.0, 0.3, 0.5, 0.9, 1.0])
+LEVELS = cases.LEVELS
 RNG = np.random.default_rng(5)
 SCORES = RNG.random((2, T))
 MASK = RNG.random((2, T)) < 0.3

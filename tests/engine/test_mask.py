@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dpconformal as dpc
 
 T = 40
-LEVELS = np.array([0.0, 0.3, 0.5, 0.9, 1.0])
+LEVELS = cases.LEVELS
 RNG = np.random.default_rng(11)
 SCORES = RNG.random((2, T))
 MASK = RNG.random((2, T)) < 0.3

@@ -70,16 +70,17 @@ def test_agrees_with_the_scan_on_every_sequence(name):
         both(VARIANTS[name], scores, atol=atol)
 
 
-@pytest.mark.parametrize("name", ["exact swinging", "exact discounted", "quantized", "quantized forgetful"])
-def test_blocks_and_stretches_leave_no_seam(name, monkeypatch):
+def test_blocks_and_stretches_leave_no_seam(monkeypatch):
     scores = sequences(500)
-    with small_work(monkeypatch):
-        run = both(VARIANTS[name], scores["tied"])
-        both(VARIANTS[name], scores["drifting"], state=run.state)  # with a past
-        both(VARIANTS[name], scores["uniform"], RNG.random((500, 3)))
-        run = both(VARIANTS[name], np.stack([scores["uniform"], scores["constant"]])[:, :133])  # a batch, padded blocks
-        inside = jax.jit(lambda s: dpc.replay(VARIANTS[name], s, LEVELS).thresholds)(scores["uniform"][:133])
-        np.testing.assert_allclose(inside, run.thresholds[0], atol=1e-10)
+    with small_work(monkeypatch):  # for all learners at once: whatever was compiled before is compiled anew afterwards
+        for name in ("exact swinging", "exact discounted", "quantized", "quantized forgetful"):
+            learner = VARIANTS[name]
+            run = both(learner, scores["tied"])
+            both(learner, scores["drifting"], state=run.state)  # with a past
+            both(learner, scores["uniform"], RNG.random((500, len(LEVELS))))
+            run = both(learner, np.stack([scores["uniform"], scores["constant"]])[:, :133])  # a batch, padded blocks
+            inside = jax.jit(lambda s, own=learner: dpc.replay(own, s, LEVELS).thresholds)(scores["uniform"][:133])
+            np.testing.assert_allclose(inside, run.thresholds[0], atol=1e-10, err_msg=name)
 
 
 def test_long_sequences_agree_with_the_oracle():
