@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         diagnostics,
         dirichlet,
         experiments,
+        forecasts,
         martingales,
         metrics,
         models,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     )
     from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI, MultiMVP, MultiOGD
     from dpconformal.checkpoints import Checkpoint, load, save
-    from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, auto
+    from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, Recalibrated, auto
     from dpconformal.conformal import Conformal, Online, conformalize
     from dpconformal.panel.fitting import fit_belief
     from dpconformal.panel.replaying import replay_panel
@@ -64,6 +65,7 @@ __all__ = [
     "NExCP",
     "Online",
     "Quantized",
+    "Recalibrated",
     "Replay",
     "SlidingERM",
     "SplitConformal",
@@ -75,6 +77,7 @@ __all__ = [
     "diagnostics",
     "dirichlet",
     "experiments",
+    "forecasts",
     "fit_belief",
     "learners",
     "load",
@@ -101,6 +104,7 @@ _MODULES = (
     "diagnostics",
     "dirichlet",
     "experiments",
+    "forecasts",
     "martingales",
     "metrics",
     "models",
@@ -112,7 +116,7 @@ _MODULES = (
 _NAMES = {
     "baselines": ("ACI", "MVP", "OGD", "PID", "SAOCP", "SFOGD", "AgACI", "DtACI", "MultiMVP", "MultiOGD"),
     "checkpoints": ("Checkpoint", "load", "save"),
-    "compositions": ("Aggregate", "Corrected", "Credible", "Hierarchical", "auto"),
+    "compositions": ("Aggregate", "Corrected", "Credible", "Hierarchical", "Recalibrated", "auto"),
     "conformal": ("Conformal", "Online", "conformalize"),
     "panel.fitting": ("fit_belief",),
     "panel.replaying": ("replay_panel",),

@@ -779,3 +779,83 @@ def importance_weighted_thresholds(scores, weights, levels, bins, t):
         return high
 
     return np.array([smallest(level) for level in levels])
+
+
+SHAPES = {"cauchy": stats.cauchy, "normal": stats.norm, "log_normal": stats.norm, "student_t": stats.t(4.0)}
+MEAN_ERRORS = {  # the scale of a shape whose mean absolute error is 1; Cauchy's: of a normal one, the median error
+    "cauchy": stats.norm.ppf(0.75) * math.sqrt(math.pi / 2),
+    "normal": math.sqrt(math.pi / 2),
+    "log_normal": math.sqrt(math.pi / 2),
+    "student_t": 1 / stats.t(4.0).expect(abs),
+}
+
+
+def forecast_thresholds(scores, levels, location, scale_memory, shape, low=-math.inf, high=math.inf):
+    """
+    Thresholds of a location and a scale that are learnt, each round from sums over all rounds before it.
+
+    `location(z)` is where the next of the scores z is expected, on the axis of the shape.
+    """
+    unit, dist, kept = MEAN_ERRORS[shape], SHAPES[shape], 1 - 1 / scale_memory
+    to, back = (np.log, np.exp) if shape == "log_normal" else (np.asarray, np.asarray)
+    with np.errstate(divide="ignore"):
+        ends = to(np.array([low, high], float))
+    z, errors, rows = [], [], []
+    for t, score in enumerate(scores):
+        if t == 0:
+            place, scale = 0.0, 1.0
+        else:
+            place = location(np.array(z))
+            fading = kept ** np.arange(t - 2, -1, -1.0)
+            scale = abs(z[0]) if t == 1 else np.sum(fading * errors[1:]) / np.sum(fading)
+            scale = scale if t > 1 or scale > 0 else 1.0
+        scale = max(scale * unit, 64 * np.finfo(float).eps * abs(place) + 2.0**20 * np.finfo(float).tiny)
+        scale, place = min(scale, ends[1] - ends[0]), min(max(place, ends[0]), ends[1])
+        below, upto = dist.cdf((ends - place) / scale)
+        asked = below + (upto - below) * np.asarray(levels)
+        row = np.clip(back(place + scale * dist.ppf(asked)), low, high)
+        rows.append(np.where(np.asarray(levels) == 0, low, np.where(np.asarray(levels) == 1, high, row)))
+        limit = 10 * scale if t >= 10 else np.inf
+        z.append(float(np.clip(to(score), place - limit, place + limit)))
+        errors.append(abs(z[-1] - place))
+    return np.array(rows)
+
+
+def discounted_mean(z, memory):
+    """Σ (1 - 1/memory)^age z / Σ (1 - 1/memory)^age."""
+    weights = (1 - 1 / memory) ** np.arange(len(z) - 1, -1, -1.0)
+    return np.sum(weights * z) / np.sum(weights)
+
+
+def autoregression(z, order, memory):
+    """m + θ·x, θ by ridge regression on the distances of the last scores to the mean of their time."""
+    means = np.array([0.0] + [discounted_mean(z[:t], memory) for t in range(1, len(z) + 1)])
+    if not order:
+        return means[-1]
+
+    def distances(t):  # of the scores before round t from their mean, the newest first
+        return np.array([z[t - 1 - i] - means[t] if t - 1 - i >= 0 else 0.0 for i in range(order)])
+
+    gram, moment, mass = np.zeros((order, order)), np.zeros(order), 0.0
+    for t in range(len(z)):
+        weight = (1 - 1 / memory) ** (len(z) - 1 - t)
+        gram += weight * np.outer(distances(t), distances(t))
+        moment += weight * distances(t) * (z[t] - means[t])
+        mass += weight
+    ridge = (1e-5 + 1 / max(mass, 1) ** 2) * np.trace(gram) / order
+    return means[-1] + distances(len(z)) @ np.linalg.solve(gram + (ridge or 1.0) * np.eye(order), moment)
+
+
+def recalibrated(base_cdf, base_quantile, by_quantile, scores, levels, known=None):
+    """
+    Thresholds through PITs: `base_cdf(past, x)` is that of the next score, its left limit, `by_quantile(pits, levels)`.
+
+    `known[t]` lists the rounds whose scores are known before round t; by default all before it.
+    """
+    pits, rows = [], []
+    for t, score in enumerate(scores):
+        past = list(range(t)) if known is None else known[t]
+        before = [scores[i] for i in past]
+        rows.append(base_quantile(before, np.clip(by_quantile([pits[i] for i in past], levels), 0, 1)))
+        pits.append(base_cdf(before, score))
+    return np.array(rows), np.array(pits)

@@ -4,5 +4,6 @@ from dpconformal.compositions.aggregate import Aggregate
 from dpconformal.compositions.automatic import auto
 from dpconformal.compositions.heads import Corrected, Credible, Head
 from dpconformal.compositions.hierarchical import Hierarchical
+from dpconformal.compositions.recalibrated import Recalibrated
 
-__all__ = ["Aggregate", "Corrected", "Credible", "Head", "Hierarchical", "auto"]
+__all__ = ["Aggregate", "Corrected", "Credible", "Head", "Hierarchical", "Recalibrated", "auto"]
