@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.engine.gaps import quantile_between_atoms
+from dpconformal.engine.pointer_loop import quantile_between_atoms
 from dpconformal.priors.base import Prior
 from dpconformal.validation import Numbers, as_floats, as_levels
 

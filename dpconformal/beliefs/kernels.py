@@ -19,9 +19,7 @@ from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_index
 from dpconformal.beliefs.sorted_scores import Ranked, SortedScores, rank_scores
 from dpconformal.beliefs.weights import weights_by_round
 from dpconformal.engine.fenwick import order_walk, tree_walk
-from dpconformal.engine.histogram import bin_walk
 from dpconformal.engine.kernel import NativeKernel, PaddedSegment, Segment, pad, padded_segments, take_segment
-from dpconformal.engine.linked_list import Insertion, LinkedList, linked, null_node, unlink, walk_list
 from dpconformal.engine.pointer_loop import (
     NO_PLACE,
     arrivals_by_round,
@@ -30,6 +28,7 @@ from dpconformal.engine.pointer_loop import (
     rounds_remembered,
     run_blocks,
 )
+from dpconformal.engine.walks import Insertion, LinkedList, bin_walk, linked, null_node, unlink, walk_list
 from dpconformal.rounds import BLOCK, Rounds, padded_length
 
 LONGEST = 2**20  # rounds of a segment of bins: working memory does not grow with their number

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from dpconformal.engine.feedback import Delayed, feedback_stream
 from dpconformal.engine.scan import drive
-from dpconformal.engine.states import state_to_carry_on
+from dpconformal.engine.states import Delayed, feedback_stream, state_to_carry_on
 from dpconformal.engine.totals import pinball
 from dpconformal.learner import check_levels, fresh_state, support_of
 from dpconformal.metrics.arrays import arrays_of

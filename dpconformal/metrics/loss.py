@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.engine.linked_list import running_order_statistic
 from dpconformal.engine.totals import pinball
+from dpconformal.engine.walks import running_order_statistic
 from dpconformal.metrics.arrays import arrays_of, by_sequence, check_finite, checked_run, totals_over_rounds
 from dpconformal.replay import Replay
 from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, is_traced, raise_at

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from dpconformal.engine.feedback import checked_delay
-from dpconformal.engine.kernel import blocks_of_sequences, in_threads, on_one_core
+from dpconformal.engine.machine import blocks_of_sequences, in_threads, on_one_core
+from dpconformal.engine.states import checked_delay
 from dpconformal.engine.totals import totals_of
 from dpconformal.learner import Learner, check_levels, support_of
 from dpconformal.metrics.loss import best_threshold

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconformal.compositions import Head
-from dpconformal.engine.feedback import Delayed
+from dpconformal.engine.states import Delayed
 from dpconformal.experiments.runs import track
 from dpconformal.learner import BeliefLearner, ContextLearner
 from dpconformal.metrics.summary import as_written

@@ -9,7 +9,7 @@ from dpconformal import metrics
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.weights import schedule_of
 from dpconformal.compositions import Head, Hierarchical
-from dpconformal.engine.feedback import Delayed, feedback_stream
+from dpconformal.engine.states import Delayed, feedback_stream
 from dpconformal.learner import fresh_state, support_of
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.coverage import find_crossings
