@@ -146,8 +146,9 @@ class DirichletLearner(SupportOfPrior):
 
     def cdf(self, state: Any, x: Numbers, side: str = "right") -> Float[Array, "..."]:
         """Probability that the next score is at most x; with ``side="left"`` below x."""
+        self._check(state)
         x = as_floats(x)
-        return self.belief(state, self._dtype(state) or x.dtype).cdf(x, side)
+        return _belief(self, state, np.dtype(self._dtype(state) or x.dtype)).cdf(x, side)
 
     def replay(self, scores: Numbers, levels: Numbers, state: Any = None, keep: str = "all") -> Replay | Summary:
         """Run over recorded scores: :func:`dpconformal.replay`."""
@@ -183,11 +184,10 @@ def weights_of(learner: DirichletLearner, count: Num[Array, ""], dtype: Any) -> 
     """
     weight = schedule_of(learner).weight(count.astype(dtype) + 1)
     seen = jnp.maximum(count, 1).astype(dtype)
-    if learner.discount is None:
-        discount = None
+    discount = traced_discount(learner.discount, dtype)
+    if discount is None:
         prior, atom = weight, (1 - weight) / seen
     else:
-        discount = traced_discount(learner.discount, dtype)
         prior, atom = weight + (1 - weight) * discount**seen, (1 - weight) * (1 - discount)
     empty = count == 0
     prior, atom = jnp.where(empty, 1, prior), jnp.where(empty, 0, atom)
@@ -198,11 +198,13 @@ def weights_by_round(learner: DirichletLearner, counts: Num[Array, " T"], dtype:
     """Return the weights of many rounds."""
     # Mapped, not broadcast: a user's own schedule may be written for one number.
     by_round = jax.vmap(lambda count: weights_of(learner, count, dtype)._replace(discount=None))(counts)
-    return by_round._replace(discount=weights_of(learner, jnp.asarray(1, jnp.int32), dtype).discount)
+    return by_round._replace(discount=traced_discount(learner.discount, dtype))
 
 
-def traced_discount(discount: Scalar, dtype: Any) -> Float[Array, ""]:
+def traced_discount(discount: Scalar | None, dtype: Any) -> Float[Array, ""] | None:
     """Return a discount in the precision to work in; NaN for a traced one out of range, which nobody could check."""
+    if discount is None:
+        return None
     discount = jnp.asarray(discount, dtype)
     return jnp.where((discount > 0) & (discount < 1), discount, jnp.nan)
 

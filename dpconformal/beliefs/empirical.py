@@ -120,13 +120,13 @@ class Empirical(SortedLearner):
 
     def weights(self, counts: Int[Array, "*T"], dtype: Any) -> Weights:
         """Return the total mass after so many scores, in the place of the prior's share, and that of the last score."""
-        total = jnp.where(counts < 0, counts, counts + self.at_infinity)
-        if self.discount is None:
-            return Weights(jnp.where(counts < 0, jnp.nan, total.astype(dtype)), jnp.ones(counts.shape, dtype), None)
+        total, mass = (counts + self.at_infinity).astype(dtype), jnp.ones(counts.shape, dtype)
         discount = traced_discount(self.discount, dtype)
-        mass = jnp.expm1(total.astype(dtype) * jnp.log(discount)) / (discount - 1)  # discount^0 + … up to the total
-        mass = jnp.where(total < 0, jnp.nan, mass)
-        return Weights(mass, jnp.broadcast_to(discount**self.at_infinity, mass.shape), discount)
+        if discount is not None:
+            total = jnp.expm1(total * jnp.log(discount)) / (discount - 1)  # discount^0 + discount^1 + …
+            # The coming score, where one is counted, weighs 1 and the last one a round's discount less.
+            mass = jnp.broadcast_to(discount**self.at_infinity, total.shape)
+        return Weights(jnp.where(counts < 0, jnp.nan, total), mass, discount)
 
     def edge(self, dtype: Any) -> Float[Array, ""] | float:
         """Tell by how much a share of the mass may fall short of a level for rounding alone: counts do not."""

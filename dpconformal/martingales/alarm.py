@@ -144,8 +144,7 @@ def _with_score(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) 
 
 
 def _bin_of(ranks: BinnedRanks, score: Float[Array, ""]) -> Int[Array, ""]:
-    low, high = (jnp.asarray(end, score.dtype) for end in ranks.support)
-    return bin_index(score, (low, high), ranks.bins, "nearest")
+    return bin_index(score, ranks.support, ranks.bins, "nearest")
 
 
 @jax.jit
