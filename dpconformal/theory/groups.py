@@ -10,8 +10,7 @@ from dpconformal.compositions import Hierarchical
 from dpconformal.compositions.hierarchical import path_to
 from dpconformal.compositions.tree import nodes_of
 from dpconformal.metrics import coverage
-from dpconformal.metrics.calibration import read_again
-from dpconformal.metrics.loss import regret_curve
+from dpconformal.metrics.loss import read_again, regret_curve
 from dpconformal.metrics.summary import as_written, by_group
 from dpconformal.replay import Replay
 from dpconformal.theory import moments
