@@ -86,11 +86,6 @@ class WorkingFolder:
 
     The record says which job the work is of, and the number (inode) of the folder that was made for it. Only that
     folder is worked in, and only that folder is deleted. It is closed to other users, so what is in it is ours.
-
-    Attributes
-    ----------
-    job : dict or None
-        The job that was begun here and not finished.
     """
 
     def __init__(self, path: Path) -> None:
