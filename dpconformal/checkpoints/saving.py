@@ -99,8 +99,7 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
 
     Notes
     -----
-    Nothing in a file can run code or name another file, and no more memory is taken than the size of the file warrants.
-    The format is documented in :mod:`dpconformal.checkpoints.container`; later versions go on reading it.
+    Nothing in a file can run code or name another file; :mod:`dpconformal.checkpoints.container` has the format.
 
     Examples
     --------

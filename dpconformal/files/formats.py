@@ -414,17 +414,15 @@ def _parse(
 ) -> Block:
     """Parse a piece of a file with Arrow."""
     pa = arrow()
-    gap = data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data
-    if gap and len(names) == 1:
-        text.explain(score, series)  # in a file of one column an empty line is a score that is missing
     if data.startswith(_MARK):
-        data = b"\n" + data  # Arrow would skip it at the start of a piece, and not within one
+        data = b"\n" + data  # Arrow would skip the mark at the start of a piece, and not within one
     texts = [*([] if series is None else [series]), *others]
     try:
         table = pa.csv.read_csv(
             pa.py_buffer(data),
             pa.csv.ReadOptions(column_names=names, block_size=max(len(data), 1)),
-            pa.csv.ParseOptions(delimiter=text.separator, newlines_in_values=True),
+            # In a file of one column an empty line is a score that is missing.
+            pa.csv.ParseOptions(delimiter=text.separator, newlines_in_values=True, ignore_empty_lines=len(names) > 1),
             pa.csv.ConvertOptions(
                 column_types={score: pa.float64()} | dict.fromkeys(texts, pa.string()),
                 include_columns=[score, *texts],

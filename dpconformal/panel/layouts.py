@@ -1,6 +1,7 @@
 """Zarr stores and NetCDF files as lazy arrays; their metadata and chunks are checked before they are decoded."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -64,7 +65,7 @@ def open_arrays(path: Path) -> "xr.Dataset":
                 layout.check(at, decode=is_index)
     with _named_errors(path, "cannot be opened"):
         data = xr.open_dataset(store, chunks=None, cache=False, **how)
-    for key, variable in data.variables.items():
+    for key, variable in list(data.variables.items()):
         name = str(key)
         if key in data.xindexes or name not in layouts:
             continue
@@ -75,8 +76,7 @@ def open_arrays(path: Path) -> "xr.Dataset":
         meta = np.empty((0,) * variable.ndim, variable.dtype)
         own, label = _Stored(layout, variable), f"open-{name}-{uuid.uuid4().hex}"
         lazy = da.from_array(own, chunks, name=label, asarray=False, fancy=False, meta=meta)
-        put = data.assign_coords if name in data.coords else data.assign
-        data = put({name: variable.copy(data=lazy)})
+        data[key] = variable.copy(data=lazy)  # a coordinate stays one
     return data
 
 
@@ -118,8 +118,8 @@ class ZarrLayout(NamedTuple):
 
     def place(self, at: tuple[int, ...]) -> str:
         """Return the key of a chunk."""
-        words = [self.key] * bool(self.key) + [str(number) for number in at]
-        return f"{self.name}/{self.separator.join(words) or '0'}"
+        words = [self.key] if self.key else []
+        return f"{self.name}/{self.separator.join([*words, *map(str, at)]) or '0'}"
 
     def check(self, at: tuple[int, ...], decode: bool) -> None:
         """Refuse a chunk that must not be decoded; and on request one that cannot be."""
@@ -177,8 +177,7 @@ def chunks_of(layout: Layout, key: tuple[Any, ...]) -> Iterator[tuple[int, ...]]
     for one, length, size in zip(key, layout.shape, layout.chunks or layout.shape, strict=True):
         rows = range(*one.indices(length)) if isinstance(one, slice) else [int(one) % length]
         touched.append(range(min(rows) // size, max(rows) // size + 1) if rows else range(0))
-    grid = np.ndindex(*map(len, touched))
-    return (tuple(own[k] for own, k in zip(touched, at, strict=True)) for at in grid)
+    return itertools.product(*touched)
 
 
 def zarr_layouts(store: Path) -> tuple[int, dict[str, ZarrLayout]]:

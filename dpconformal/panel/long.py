@@ -27,21 +27,21 @@ def from_long(frame: Any, id: str = "series", time: str = "time", score: str = "
     Parameters
     ----------
     frame : pandas.DataFrame or dask.dataframe.DataFrame
-        A row for each score. The rows of a series are in the order of time, and may be anywhere among those of others.
+        A row for each score; those of a series in the order of time.
     id, time, score : str
         Its columns: which series, when, and the score.
 
     Returns
     -------
     xarray.DataArray, shape (series, round)
-        Scores of each series, one after the other, and NaN after the end of the shorter ones; series in ascending
-        order. The times are a coordinate of the same shape. Of a Dask table it is lazy, after a look at every row.
+        Scores of each series, in ascending order, with NaN after the end of the shorter ones. The times are a
+        coordinate of the same shape. Of a Dask table it is lazy, after a look at every row.
 
     Raises
     ------
     ValueError
-        Naming series and time: for a missing id or time, mixed types, a score that is no finite number, a time that
-        comes twice or too late.
+        Naming series and time of a row: if an id or time is missing, of mixed types, comes twice or too late, or if a
+        score is no finite number.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def to_long(panel: "xr.Dataset", scores: "xr.DataArray") -> "pd.DataFrame":
     Returns
     -------
     pandas.DataFrame
-        Columns: the dimensions, series and time first; the score; and ``threshold_0.9`` for each level.
+        Columns: the dimensions, the score, and ``threshold_0.9`` for each level.
 
     Raises
     ------
@@ -203,6 +203,7 @@ def checked_rows(frame: "pd.DataFrame", columns: Columns, first: int = 0) -> Row
 
 
 def _plain_times(times: "pd.Series", columns: Columns) -> np.ndarray:
+    """Return times as numbers or dates, which an array can hold."""
     zone = getattr(times.dtype, "tz", None) or getattr(getattr(times.dtype, "pyarrow_dtype", None), "tz", None)
     if zone is not None:
         remedy = f"frame[{columns.time!r}].dt.tz_convert('UTC').dt.tz_localize(None)"
@@ -217,26 +218,25 @@ def _plain_times(times: "pd.Series", columns: Columns) -> np.ndarray:
 
 
 def _plain_scores(frame: "pd.DataFrame", columns: Columns) -> np.ndarray:
+    """Return the scores as floats, of 32 bits if they are."""
     column = frame[columns.score]
-    if column.dtype.kind not in "iuf" or not isinstance(column.dtype, np.dtype):
+    if column.dtype.kind not in "iuf":
         import pandas as pd
 
-        numbers = pd.to_numeric(column, errors="coerce")
-        odd = numbers.isna().to_numpy()
+        odd = pd.to_numeric(column, errors="coerce").isna().to_numpy()
         if column.dtype.kind in "bMmc" or odd.any():
-            _complain(frame, columns, int(odd.argmax()), "no finite number; mend the row, or leave it out")
-        if column.dtype.kind not in "iuf":
-            why = f"text in a column of dtype {column.dtype}; convert the column, with pandas.to_numeric"
-            _complain(frame, columns, 0, why)
-        column = numbers
-    scores = column.to_numpy()
+            _refuse_score(frame, columns, int(odd.argmax()), "no finite number; mend the row, or leave it out")
+        why = f"text in a column of dtype {column.dtype}; convert the column, with pandas.to_numeric"
+        _refuse_score(frame, columns, 0, why)
+    single = (column.dtype.kind, column.dtype.itemsize) == ("f", 4)
+    scores = column.to_numpy(np.float32 if single else float, na_value=np.nan)
     bad = ~np.isfinite(scores)
     if bad.any():
-        _complain(frame, columns, int(bad.argmax()), "no finite number; a score that is missing has no row")
-    return scores if scores.dtype == np.float32 else scores.astype(float)
+        _refuse_score(frame, columns, int(bad.argmax()), "no finite number; a score that is missing has no row")
+    return scores
 
 
-def _complain(frame: "pd.DataFrame", columns: Columns, row: int, why: str) -> NoReturn:
+def _refuse_score(frame: "pd.DataFrame", columns: Columns, row: int, why: str) -> NoReturn:
     series, time, score = (frame[name].iloc[row] for name in columns)
     where = f"{columns.id}={format_label(series)}, {columns.time}={format_label(time)}"
     raise ValueError(f"{columns.score} at {where} is {format_label(score)}: {why}")

@@ -58,8 +58,8 @@ def replay_panel(
     Parameters
     ----------
     scores : xarray.DataArray
-        Nonconformity scores. One dimension is time, all others are independent series. Backed by NumPy it is replayed
-        at once; backed by Dask nothing runs until it is asked for, and then chunk by chunk.
+        One dimension is time, all others are independent series. Backed by Dask, it is replayed when the result is
+        asked for, chunk by chunk.
     learner : Learner
         Any method.
     levels : array_like, shape (A,)
@@ -67,12 +67,12 @@ def replay_panel(
     dim : str
         The dimension of time.
     mask : xarray.DataArray of bool, optional
-        True where a score is missing, and after the end of a shorter series. See :func:`dpconformal.replay`.
+        True where a score is missing, and after the end of a shorter series.
     keep : {"all", "summary"}
         Thresholds and metrics, or metrics only.
     delay : int, or xarray.DataArray of int
-        How many rounds late each score becomes known, as in :func:`dpconformal.replay`: the same for every series, or
-        with some of their dimensions, such as ``delay=scores.horizon - 1``.
+        How many rounds late each score becomes known: the same for every series, or with some of their dimensions,
+        such as ``delay=scores.horizon - 1``.
     **hyperparameters : xarray.DataArray
         Values of the learner's fields to try, such as ``discount=xr.DataArray([0.9, 0.99], dims="discount")``. Their
         dimensions come out as dimensions of the result.
@@ -425,17 +425,15 @@ def fit_belief(scores: Any, learner: Any = Quantized(1024)) -> State:
     Parameters
     ----------
     scores : dask.array.Array, xarray.DataArray or array_like, shape (T,)
-        Scores in time order. The chunks of a Dask array are worked on side by side, by whatever scheduler is in charge,
-        and what comes out of them is merged, as a tree and in time order.
+        Scores in time order. The states of the chunks of a Dask array are found in parallel, and merged in that order.
     learner : Learner
         One that merges: :class:`dpconformal.Quantized`, whose state has one size for any number of scores,
-        :class:`dpconformal.Exact`, or an empirical one. With or without a discount.
+        :class:`dpconformal.Exact`, or an empirical one.
 
     Returns
     -------
     State
-        As if all scores had been observed one after the other: for ``learner.quantile(state, levels)``,
-        ``learner.belief(state)``, :func:`dpconformal.replay` and :func:`dpconformal.save`.
+        As if all scores had been observed one after the other.
 
     Raises
     ------

@@ -49,8 +49,7 @@ def open_panel(
     Raises
     ------
     ValueError
-        Of a long table, naming series and time of what is refused; of a Zarr store or a NetCDF file, naming the array
-        if it has a dtype or codec that is not read, and when a chunk is read that is damaged, naming the chunk.
+        Naming the series and time, or the array or chunk, of what is refused.
 
     Examples
     --------
