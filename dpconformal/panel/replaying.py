@@ -151,6 +151,7 @@ def replay_panel(
 
 
 def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
+    """Refuse arrays of which no panel can be made, before anything is computed."""
     import xarray as xr
 
     if not isinstance(scores, xr.DataArray):
