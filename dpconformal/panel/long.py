@@ -12,6 +12,7 @@ from dpconformal.validation import format_level
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from dask.delayed import Delayed
 
 ROUND = "round"
 RESERVED = (ROUND, "rounds", "level", "thresholds", *METRICS)
@@ -298,7 +299,7 @@ class Tally(NamedTuple):
 
 
 def gather_parts(
-    parts: Sequence[Any], columns: Columns, numbers: int = NUMBERS, lengths: Sequence[int] | None = None
+    parts: "Sequence[Delayed]", columns: Columns, numbers: int = NUMBERS, lengths: Sequence[int] | None = None
 ) -> "xr.DataArray":
     """
     Make a panel of a table in parts.

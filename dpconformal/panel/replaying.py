@@ -37,6 +37,7 @@ from dpconformal.validation import (
 
 if TYPE_CHECKING:
     import xarray as xr
+    from dask.delayed import Delayed
 
 FAN_IN = 8  # parts that a task merges
 METRICS = ("coverage", "loss", "regret", "mean_threshold")
@@ -503,7 +504,7 @@ def _on_host(state: State) -> State:
     return jax.tree.map(np.asarray, state)
 
 
-def merge_as_tree(merge: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
+def merge_as_tree(merge: "Callable[[list[Delayed]], Delayed]", parts: "list[Delayed]") -> "Delayed":
     """Merge parts that Dask will compute, a few in each task, in their order."""
     while len(parts) > 1:
         parts = [merge(parts[k : k + FAN_IN]) for k in range(0, len(parts), FAN_IN)]

@@ -13,6 +13,7 @@ from dpconformal.panel.long import NUMBERS, ROUND, Columns, check_columns, gathe
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from dask.delayed import Delayed
     from distributed import Client
 
 ARRAYS = (".nc", ".nc4", ".h5")
@@ -109,13 +110,13 @@ def _parquet_files(path: Path) -> list[Path]:
     return sorted(seen, key=lambda file: [natural_sort_key(part) for part in inner[file]])
 
 
-def _parquet_parts(path: Path, columns: Columns) -> tuple[list[Any], list[int]]:
+def _parquet_parts(path: Path, columns: Columns) -> "tuple[list[Delayed], list[int]]":
     """List the parts of a table, files or row groups, and how many rows each has."""
     import dask
     import pyarrow.parquet as parquet
 
     read = dask.delayed(_read_parquet, pure=True)
-    parts: list[Any] = []
+    parts: list[Delayed] = []
     lengths: list[int] = []
     for file in _parquet_files(path):
         changed = os.stat(file).st_mtime_ns
@@ -284,7 +285,7 @@ def write_regions(
         dask.compute(*(task for _, task in tasks.values()))
 
 
-def _run_on_cluster(tasks: list[Any], client: "Client", written: Callable[[int], None]) -> None:
+def _run_on_cluster(tasks: "list[Delayed]", client: "Client", written: Callable[[int], None]) -> None:
     """Run tasks, which return their numbers, on a cluster."""
     from distributed import CancelledError, KilledWorker, as_completed
 
