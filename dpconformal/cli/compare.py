@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 import dpconformal as dpc
-from dpconformal.checkpoints.journal import note, recall
+from dpconformal.checkpoints.container import note, recall
 from dpconformal.cli import options
 from dpconformal.cli.resumable_job import describe_source, hyperparameters_of, resumable_job
 from dpconformal.cli.work_units import NUMBERS, plan, replay_passes, replay_to_disk, tally

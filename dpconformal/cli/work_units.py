@@ -10,8 +10,7 @@ import numpy as np
 
 import dpconformal as dpc
 from dpconformal.beliefs.sorted_scores import SortedScores
-from dpconformal.checkpoints.container import bring_to_disk
-from dpconformal.checkpoints.journal import note, recall
+from dpconformal.checkpoints.container import bring_to_disk, note, recall
 from dpconformal.checkpoints.saving import leaves_of, state_from
 from dpconformal.engine.states import broadcast_state
 from dpconformal.engine.totals import totals_of

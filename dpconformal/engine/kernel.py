@@ -95,7 +95,7 @@ def _run_together(
     kernel: NativeKernel, learner: Any, begin: State, fresh: bool, rounds: Rounds, keep: str
 ) -> tuple[Any, State]:
     """Replay some padded sequences in one compiled program, each by its own native loop."""
-    epoch = epoch_for(learner.discount, rounds.scores.dtype)
+    epoch = BLOCK if learner.discount is None else epoch_for(learner.discount, rounds.scores.dtype)
     placed = kernel.place(begin, fresh, rounds.scores, rounds.observed)
     return jax.tree.map(np.asarray, _run_each(kernel, fresh, epoch, learner, begin, placed, rounds, keep))
 

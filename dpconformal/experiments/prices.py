@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.checkpoints.container import write_whole
-from dpconformal.checkpoints.journal import Journal
+from dpconformal.checkpoints.container import Journal, write_whole
 from dpconformal.experiments.runs import Folder, track
 from dpconformal.validation import as_numbers, check_int, raise_at
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checkpoints.journal import Journal
+from dpconformal.checkpoints.container import Journal
 from dpconformal.replay import Replay, replay
 from dpconformal.theory import certify
 

@@ -20,8 +20,7 @@ from dpconformal.replay import Replay
 from dpconformal.report.curves import TAIL, blocks_of, chance_band, curves_of, pit_histogram
 from dpconformal.runs import not_at_once
 from dpconformal.theory import certify
-from dpconformal.theory.checks import delayed_regret, known_of, regret_and_bound
-from dpconformal.theory.path import discounted_regret, path_of, sequences
+from dpconformal.theory.path import discounted_regret, path_of, regret_and_bound, sequences
 
 LONGEST = 200_000  # rounds, beyond which bounds and certificates take longer than a reader waits
 DOTS = 1500
@@ -132,7 +131,7 @@ def losses_of(run: Replay, ends: np.ndarray) -> Losses:
             faded = discounted_regret(path, ends)
             return Losses("discounted", faded.regret, faded.bound)
         if not long and not groups:
-            found = delayed_regret(whole, known_of(whole)) if late else regret_and_bound(sequence, path)
+            found = regret_and_bound(whole, path)
         if found is not None:
             ours = isinstance(run.learner, (Exact, Quantized)) if late else path is not None
             kind = ("late" if late else "own") if ours else "borrowed"

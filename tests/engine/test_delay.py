@@ -16,7 +16,7 @@ import dpconformal as dpc
 from dpconformal import theory
 from dpconformal.engine.states import feedback_stream, pending_feedback
 from dpconformal.rounds import Rounds
-from dpconformal.theory.regret import late_losses
+from dpconformal.theory.bounds import late_losses
 
 T = 30
 LEVELS = cases.LEVELS

@@ -17,13 +17,10 @@ import pytest
 from commands import run_command
 
 import dpconformal as dpc
-from dpconformal.checkpoints.journal import Journal
+from dpconformal.checkpoints.container import Journal
 from dpconformal.cli import resumable_job, work_units
 from dpconformal.cli.work_units import order_statistics, tally
-from dpconformal.files import Recorded, copy_to_disk, open_scores
-from dpconformal.files import arrays as array_files
-from dpconformal.files import arrays as parquet_files
-from dpconformal.files import csv as text_files
+from dpconformal.files import Recorded, copy_to_disk, formats, open_scores
 
 SCORES = np.random.default_rng(4).beta(2, 5, 400).round(4)
 
@@ -36,7 +33,7 @@ def run(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(work_units, "ROUNDS", 64)
     monkeypatch.setattr(work_units, "PARTS", 2)
     monkeypatch.setattr(work_units, "_EVERY", 0.0)
-    monkeypatch.setattr(text_files, "BYTES", 300)
+    monkeypatch.setattr(formats, "BYTES", 300)
     pd.DataFrame({"score": SCORES}).to_csv("scores.csv", index=False)
     return partial(run_command, monkeypatch, capsys)
 
@@ -273,9 +270,9 @@ def test_files_read_in_blocks_are_read_the_same(size, monkeypatch, tmp_path):
     frame.to_csv(tmp_path / "a.csv", index=False)
     frame.to_parquet(tmp_path / "a.parquet", row_group_size=10)
     np.save(tmp_path / "a.npy", frame["score"].to_numpy().reshape(1, -1).repeat(3, 0))
-    monkeypatch.setattr(text_files, "BYTES", size)
-    monkeypatch.setattr(parquet_files, "BATCH_ROWS", size)
-    monkeypatch.setattr(array_files, "ROWS", size)
+    monkeypatch.setattr(formats, "BYTES", size)
+    monkeypatch.setattr(formats, "BATCH_ROWS", size)
+    monkeypatch.setattr(formats, "ROWS", size)
     want = {name: frame["score"][names == name].to_numpy() for name in dict.fromkeys(names)}
     for number, file in enumerate(("a.csv", "a.parquet")):
         (tmp_path / str(number)).mkdir()
@@ -299,7 +296,7 @@ def test_files_read_in_blocks_are_read_the_same(size, monkeypatch, tmp_path):
 def test_reading_goes_on_where_it_was(monkeypatch, tmp_path):
     module = sys.modules["dpconformal.files.reading"]
     pd.DataFrame({"score": SCORES}).to_csv(tmp_path / "scores.csv", index=False)
-    monkeypatch.setattr(text_files, "BYTES", 300)
+    monkeypatch.setattr(formats, "BYTES", 300)
     monkeypatch.setattr(module, "_EVERY", 0.0)
     source = open_scores(tmp_path / "scores.csv")
     seen = []

@@ -11,8 +11,7 @@ import pytest
 from commands import run_command
 
 from dpconformal.checkpoints import container as atomic
-from dpconformal.checkpoints.container import write_whole
-from dpconformal.checkpoints.journal import Journal
+from dpconformal.checkpoints.container import Journal, write_whole
 from dpconformal.cli import work_units
 from dpconformal.files.working_folder import WorkingFolder
 
