@@ -16,9 +16,8 @@ from dpconformal.cli import options
 from dpconformal.cli.resumable_job import describe_source, hyperparameters_of, resumable_job
 from dpconformal.cli.work_units import NUMBERS, plan, replay_passes, replay_to_disk, tally
 from dpconformal.diagnostics.compare import jackknife_error, leave_out_blocks
-from dpconformal.display.figures import COLOURS, FAINT, INK, as_label, panels, pyplot
+from dpconformal.display import COLOURS, FAINT, INK, as_label, panels, pyplot, track
 from dpconformal.display.terminal import Terminal, format_number, table
-from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, staging_folder
 from dpconformal.validation import format_level
 

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 import dpconformal as dpc
-from dpconformal.display.figures import FAINT, INK, OURS, panels, pyplot
+from dpconformal.display import FAINT, INK, OURS, panels, pyplot
 from dpconformal.display.terminal import Terminal, table
 from dpconformal.files import staging_folder
 

@@ -11,9 +11,8 @@ import dpconformal as dpc
 from dpconformal.cli import options
 from dpconformal.cli.work_units import replay_to_disk, runs_of
 from dpconformal.diagnostics.coverage import ljung_box
-from dpconformal.display.figures import pyplot
+from dpconformal.display import pyplot, track
 from dpconformal.display.terminal import Terminal, table
-from dpconformal.experiments.runs import track
 from dpconformal.files import staging_folder
 from dpconformal.validation import format_level
 

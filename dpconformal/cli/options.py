@@ -11,7 +11,7 @@ import typer
 
 import dpconformal as dpc
 from dpconformal import priors
-from dpconformal.experiments.runs import track
+from dpconformal.display import track
 from dpconformal.files import Recorded, copy_to_disk, open_scores, read_scores
 from dpconformal.files.source import Block
 from dpconformal.files.source import Source as Opened

@@ -16,9 +16,9 @@ import dpconformal as dpc
 from dpconformal.checkpoints.container import write_whole
 from dpconformal.cli import options
 from dpconformal.cli.resumable_job import hyperparameters_of, resumable_job
+from dpconformal.display import track
 from dpconformal.display.terminal import Terminal, table_of_series
 from dpconformal.engine.kernel import cores
-from dpconformal.experiments.runs import track
 from dpconformal.panel.layouts import open_arrays
 from dpconformal.panel.storing import (
     check_free,

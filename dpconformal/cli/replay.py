@@ -14,8 +14,8 @@ import dpconformal as dpc
 from dpconformal.cli import options
 from dpconformal.cli.resumable_job import describe_source, hyperparameters_of, resumable_job
 from dpconformal.cli.work_units import replay_to_disk, runs_of, tally
+from dpconformal.display import track
 from dpconformal.display.terminal import Terminal, format_number, table, table_of_series
-from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, staging_folder
 from dpconformal.files.source import arrow
 from dpconformal.validation import format_level

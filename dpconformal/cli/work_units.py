@@ -13,9 +13,9 @@ from dpconformal.beliefs.sorted_scores import SortedScores
 from dpconformal.checkpoints.container import bring_to_disk
 from dpconformal.checkpoints.journal import note, recall
 from dpconformal.checkpoints.saving import leaves_of, state_from
+from dpconformal.display import track
 from dpconformal.engine.states import broadcast_state
 from dpconformal.engine.totals import totals_of
-from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded
 from dpconformal.learner import State, fresh_state
 from dpconformal.metrics.loss import best_threshold

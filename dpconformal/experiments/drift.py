@@ -10,7 +10,7 @@ from scipy.special import betaincinv
 
 from dpconformal.baselines import ACI, PID, SAOCP, DtACI
 from dpconformal.beliefs import Exact
-from dpconformal.display.figures import COLOURS, FAINT, INK, panels
+from dpconformal.display import COLOURS, FAINT, INK, panels
 from dpconformal.experiments.runs import Folder, add_certificate, mean_and_error, run_steps, tabulate_seeds
 from dpconformal.metrics import coverage, coverage_error, regret
 from dpconformal.priors import Histogram

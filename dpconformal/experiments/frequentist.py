@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from dpconformal.beliefs import ERM, Exact, SplitConformal
-from dpconformal.display.figures import COLOURS, INK, panels
+from dpconformal.display import COLOURS, INK, panels
 from dpconformal.experiments.runs import Folder, add_certificate, as_run, mean_and_error, run_batches, tabulate_seeds
 from dpconformal.priors import Beta, Histogram, Uniform
 from dpconformal.replay import replay

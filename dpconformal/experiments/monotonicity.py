@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.baselines import MultiMVP, MultiOGD
 from dpconformal.beliefs import ERM, Exact
-from dpconformal.display.figures import panels
+from dpconformal.display import panels
 from dpconformal.experiments.runs import Folder, add_certificate, run_batches
 from dpconformal.replay import replay
 from dpconformal.validation import check_int

@@ -15,7 +15,8 @@ import numpy as np
 
 from dpconformal.checkpoints.container import write_whole
 from dpconformal.checkpoints.journal import Journal
-from dpconformal.experiments.runs import Folder, track
+from dpconformal.display import track
+from dpconformal.experiments.runs import Folder
 from dpconformal.validation import as_numbers, check_int, raise_at
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpconformal.beliefs import ERM, Exact
-from dpconformal.display.figures import FAINT, OURS, panels
+from dpconformal.display import FAINT, OURS, panels
 from dpconformal.experiments.runs import Folder, add_certificate, as_run, run_steps, thresholds_of
 from dpconformal.metrics import regret
 from dpconformal.priors import Histogram, Uniform

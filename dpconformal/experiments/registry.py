@@ -139,7 +139,7 @@ def save(data: "xr.Dataset", folder: str | os.PathLike[str]) -> list[Path]:
     ValueError
         If a file cannot be written.
     """
-    from dpconformal.display.figures import pyplot
+    from dpconformal.display import pyplot
 
     name = data.attrs["experiment"]
     files = [writable(folder) / f"{name}.{end}" for end in ("png", "nc", "csv", "txt")]

@@ -1,8 +1,8 @@
-"""What experiments share: progress bars, steps that are kept, many seeds, tables over these, and certificates."""
+"""What experiments share: steps that are kept, many seeds, tables over these, and certificates."""
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checkpoints.journal import Journal
+from dpconformal.display import track
 from dpconformal.replay import Replay, replay
 from dpconformal.theory import certify
 
@@ -20,26 +21,6 @@ if TYPE_CHECKING:
 
 BATCH = 50  # seeds at a time
 Folder = str | os.PathLike[str] | None  # in which finished steps are kept
-
-
-def track(steps: Iterable[Any], what: str, show: bool = True) -> Iterator[Any]:
-    """Go through steps with a progress bar on the error stream; there is none without rich or a terminal."""
-    try:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        from dpconformal.display.terminal import Terminal
-    except ImportError:
-        show = False
-    if not show or not (console := Terminal(stderr=True)).is_terminal:
-        yield from steps
-        return
-    if isinstance(steps, Sized) and len(steps) == 1:  # a bar would stand still
-        with console.status(what):
-            yield from steps
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        yield from bar.track(steps, total=len(steps) if isinstance(steps, Sized) else None, description=what)
 
 
 def run_steps(

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.baselines import ACI, MVP
 from dpconformal.beliefs import ERM, Quantized
-from dpconformal.display.figures import COLOURS, FAINT, as_label, panels
+from dpconformal.display import COLOURS, FAINT, as_label, panels
 from dpconformal.experiments.prices import BUNDLED, garch_scores, read_prices
 from dpconformal.experiments.runs import Folder, add_certificate, as_run, replay_seeds
 from dpconformal.metrics import coverage, quantile_loss

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconformal.baselines import MVP, OGD
 from dpconformal.beliefs import ERM, Exact, Quantized
-from dpconformal.display.figures import COLOURS, FAINT, panels
+from dpconformal.display import COLOURS, FAINT, panels
 from dpconformal.experiments.runs import Folder, add_certificate, as_run, replay_seeds, run_steps, thresholds_of
 from dpconformal.metrics import regret
 from dpconformal.streams import alternating

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconformal.compositions import Head
+from dpconformal.display import track
 from dpconformal.engine.feedback import Delayed
-from dpconformal.experiments.runs import track
 from dpconformal.learner import BeliefLearner, ContextLearner
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, replay
