@@ -3,6 +3,7 @@
 Tables of the terminal are in :mod:`dpconformal.display.terminal`. Matplotlib and rich are imported when they are used.
 """
 
+import os
 import unicodedata
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
@@ -72,6 +73,14 @@ def pyplot() -> Any:
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install '.[plots]' in a clone of dpconformal") from error
     return plt
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Write a figure to a file, and close it."""
+    try:
+        figure.savefig(path, dpi=150)
+    finally:
+        pyplot().close(figure)
 
 
 def quiet(ax: Any) -> Any:

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import numpy as np
 
 from dpconformal.checkpoints.journal import Journal
 from dpconformal.display import track
+from dpconformal.learner import Learner
 from dpconformal.replay import Replay, replay
 from dpconformal.theory import certify
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+_Method = TypeVar("_Method")
 BATCH = 50  # seeds at a time
 Folder = str | os.PathLike[str] | None  # in which finished steps are kept
 
@@ -31,24 +33,34 @@ def run_steps(
     return {name: journal.once(name, steps[name]) for name in track(list(steps), "replaying", progress)}
 
 
-def thresholds_of(learner: Any, scores: Any, levels: Any) -> tuple[Any]:
-    """Replay scores, as a step that keeps thresholds alone."""
-    return replay(learner, scores, levels)[:1]
-
-
-def as_run(thresholds: Any, scores: Any, levels: Any, learner: Any = None) -> Replay:
+def as_run(thresholds: Any, scores: Any, levels: Any, learner: Learner | None = None) -> Replay:
     """Return the replay that had these thresholds."""
     return Replay(jnp.asarray(thresholds), None, jnp.asarray(scores), jnp.asarray(levels), learner)
 
 
+def replay_learners(
+    learners: Mapping[str, Learner],
+    scores: np.ndarray,
+    levels: Any,
+    about: dict[str, Any],
+    progress: bool,
+    checkpoint: Folder,
+) -> dict[str, Replay]:
+    """Replay the same scores with each learner, in steps, see :func:`run_steps`."""
+    # A step keeps thresholds alone, which is all that a figure needs.
+    steps = {name: partial(lambda own: replay(own, scores, levels)[:1], learner) for name, learner in learners.items()}
+    found = run_steps(steps, about, progress, checkpoint)
+    return {name: as_run(found[name][0], scores, levels, learner) for name, learner in learners.items()}
+
+
 def run_batches(
-    step: Callable[[Any, np.ndarray], tuple[Any, ...]],
-    methods: Iterable[Any],
+    step: Callable[[_Method, np.ndarray], tuple[Any, ...]],
+    methods: Iterable[_Method],
     seeds: int,
     about: dict[str, Any],
     progress: bool,
     checkpoint: Folder,
-) -> dict[Any, list[tuple[np.ndarray, ...]]]:
+) -> dict[_Method, list[tuple[np.ndarray, ...]]]:
     """Do a step for each method and batch of seeds, see :func:`run_steps`; list what each method's steps returned."""
     size = min(BATCH, seeds)
     # The last batch is filled up, so that one program serves all.
@@ -60,8 +72,8 @@ def run_batches(
 
 def replay_seeds(learner: Any, scores: Any, levels: Any, seeds: int) -> Any:
     """Replay a learner that tosses coins once for each seed, and return all thresholds."""
-    one = lambda seed: replay(dataclasses.replace(learner, seed=seed), scores, levels)[0]  # noqa: E731
-    return jax.vmap(one)(jnp.arange(seeds, dtype=jnp.int32))
+    replay_one = jax.vmap(lambda seed: replay(dataclasses.replace(learner, seed=seed), scores, levels)[0])
+    return replay_one(jnp.arange(seeds, dtype=jnp.int32))
 
 
 def mean_and_error(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
