@@ -80,7 +80,7 @@ def main() -> None:
 
 
 _TITLES = {"stock": "stock: coverage at each level", "prior": "prior: regret at each level"}
-_Out = Annotated[Path | None, typer.Option(help="Folder to write to.  [default: results/NAME]", show_default=False)]
+_Out = Annotated[Path | None, typer.Option(help="Folder to write to.", show_default="results/NAME")]
 
 
 def _format_cells(frame: "pd.DataFrame") -> dict[str, list[str]]:

@@ -1,9 +1,9 @@
 """Daily prices from a file, and scores of a volatility forecast: how far squared returns are from a GARCH(1, 1)'s."""
 
+import contextlib
 import csv
 import hashlib
 import importlib
-import io
 import math
 import os
 import warnings
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.checkpoints.container import write_whole
-from dpconformal.checkpoints.journal import Journal
+from dpconformal.checkpoints.journal import Journal, note, recall
 from dpconformal.display import track
 from dpconformal.experiments.runs import Folder
 from dpconformal.validation import as_numbers, check_int, raise_at
@@ -190,8 +189,9 @@ def garch_scores(
     options = arch.__version__, lookback, refit_every, warmup
     file = None if cache is False else _cache_file(cache, prices, options)
     if file is not None:
-        if (kept := _read_cache(file, prices.size)) is not None:
-            return kept
+        with contextlib.suppress(OSError, ValueError):  # where a file is damaged, scores are computed anew
+            if (kept := recall(file, "garch")) is not None:
+                return np.array(kept[1]["scores"])
         try:  # before the work
             file.parent.mkdir(parents=True, exist_ok=True)
             if not os.access(file.parent, os.W_OK):
@@ -227,10 +227,8 @@ def garch_scores(
         days = range(first, min(first + _DAYS, returns.size))
         scores[days], parameters = journal.once(f"days from {first}", score_days, days, parameters)
     if file is not None:
-        content = io.BytesIO()
-        np.save(content, scores, allow_pickle=False)
         try:
-            write_whole(file, [content.getvalue()])
+            note(file, "garch", {}, {"scores": scores})
         except OSError as error:  # the disk is full, say: no reason to lose the scores
             warnings.warn(f"the scores are not kept: {error}", stacklevel=2)
     return scores
@@ -245,16 +243,4 @@ def _cache_file(cache: Any, prices: np.ndarray, options: tuple[Any, ...]) -> Pat
     else:
         raise ValueError(f"cache = {cache!r}: pass a folder, or False for no cache")
     content = repr(options).encode() + prices.astype("<f8").tobytes()
-    return folder / f"{hashlib.sha256(content).hexdigest()}.npy"
-
-
-def _read_cache(file: Path, days: int) -> np.ndarray | None:
-    """Read a result, unless it is missing or cannot be one."""
-    try:
-        with warnings.catch_warnings(action="error"), file.open("rb") as opened:
-            scores = np.load(opened, allow_pickle=False)
-        # NaN fails both comparisons.
-        sound = scores.dtype == np.float64 and scores.shape == (days,) and np.all((scores >= 0) & (scores <= 1))
-    except Exception:  # whatever a damaged file leads to, the remedy is to compute anew
-        return None
-    return scores if sound else None
+    return folder / f"{hashlib.sha256(content).hexdigest()}.dpc"
