@@ -18,8 +18,8 @@ from commands import run_command
 
 import dpconformal as dpc
 from dpconformal.checkpoints.container import Journal
-from dpconformal.cli import resumable_job, work_units
-from dpconformal.cli.work_units import order_statistics, tally
+from dpconformal.cli import jobs
+from dpconformal.cli.jobs import order_statistics, tally
 from dpconformal.files import Recorded, copy_to_disk, formats, open_scores
 
 SCORES = np.random.default_rng(4).beta(2, 5, 400).round(4)
@@ -30,9 +30,9 @@ def run(monkeypatch, capsys, tmp_path):
     """Run a command in an empty folder, in many small passes: its code, what it printed, what it complained of."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(work_units, "ROUNDS", 64)
-    monkeypatch.setattr(work_units, "PARTS", 2)
-    monkeypatch.setattr(work_units, "_EVERY", 0.0)
+    monkeypatch.setattr(jobs, "ROUNDS", 64)
+    monkeypatch.setattr(jobs, "PARTS", 2)
+    monkeypatch.setattr(jobs, "_EVERY", 0.0)
     monkeypatch.setattr(formats, "BYTES", 300)
     pd.DataFrame({"score": SCORES}).to_csv("scores.csv", index=False)
     return partial(run_command, monkeypatch, capsys)
@@ -50,7 +50,7 @@ def contents(folder):
 
 def interrupted_after(monkeypatch, count, error=KeyboardInterrupt):
     """Let something happen after some passes."""
-    real, left = work_units.replay_batch, [count]
+    real, left = jobs.replay_batch, [count]
 
     def replay(*given, **named):
         if not left[0]:
@@ -58,7 +58,7 @@ def interrupted_after(monkeypatch, count, error=KeyboardInterrupt):
         left[0] -= 1
         return real(*given, **named)
 
-    monkeypatch.setattr(work_units, "replay_batch", replay)
+    monkeypatch.setattr(jobs, "replay_batch", replay)
 
 
 LEARNERS = ["exact", "quantized:discount=0.9", "discounted-erm", "aci", "mvp"]
@@ -77,11 +77,11 @@ def test_replay_goes_on_to_the_same_bytes(run, monkeypatch, tmp_path, learner):
         assert again in err.replace("\n", " ")
         assert err.rstrip().endswith("--resume")
         assert [path.name for path in (tmp_path / "cut").iterdir()] == [".unfinished"]
-    done, real = [], work_units.replay_batch
-    monkeypatch.setattr(work_units, "replay_batch", lambda *given, **named: done.append(given) or real(*given, **named))
+    done, real = [], jobs.replay_batch
+    monkeypatch.setattr(jobs, "replay_batch", lambda *given, **named: done.append(given) or real(*given, **named))
     assert run(*words, "--out", "cut", "--resume")[0] == 0
     recorded = Recorded("", [""], SCORES, np.array([SCORES.size]))
-    assert len(done) == len(work_units.plan(done[0][0], recorded, 4)) - 1 > 0
+    assert len(done) == len(jobs.plan(done[0][0], recorded, 4)) - 1 > 0
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
@@ -96,7 +96,7 @@ def test_many_series_go_on_too(run, monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     names = rng.choice(["north", "south", "east"], SCORES.size, p=[0.6, 0.3, 0.1])
     pd.DataFrame({"store": names, "score": SCORES}).to_csv("stores.csv", index=False)
-    monkeypatch.setattr(work_units, "NUMBERS", 600)
+    monkeypatch.setattr(jobs, "NUMBERS", 600)
     words = ("replay", "stores.csv", "--batch", "store", "--learner", "quantized", "--levels", "0.5", "--format", "csv")
     assert run(*words, "--out", "whole")[0] == 0
     with monkeypatch.context() as patch:
@@ -323,7 +323,7 @@ def test_a_note_without_its_file_is_not_believed(monkeypatch, tmp_path):
 
 
 def test_tallies_are_the_metrics(monkeypatch):
-    monkeypatch.setattr(work_units, "BLOCK", 5)
+    monkeypatch.setattr(jobs, "BLOCK", 5)
     monkeypatch.setattr(sys.modules["dpconformal.metrics.summary"], "BLOCK", 37)
     scores, levels = SCORES.round(1), [0.9, 0.1, 0.5, 0.5]
     for learner in (dpc.Exact(), dpc.OGD([0.1, 0.5, 0.9]), dpc.SplitConformal()):
@@ -335,7 +335,7 @@ def test_tallies_are_the_metrics(monkeypatch):
 
 
 def test_order_statistics_digit_by_digit(monkeypatch):
-    monkeypatch.setattr(work_units, "BLOCK", 11)
+    monkeypatch.setattr(jobs, "BLOCK", 11)
     values = np.concatenate(
         [np.random.default_rng(0).standard_normal(300), [0.0, -0.0, 5e-324, -np.inf, np.inf, 1e308]]
     )
@@ -432,7 +432,7 @@ def test_the_job_is_told_apart_from_another_version(run, monkeypatch, tmp_path):
     code, _, err = run("replay", "scores.csv", "--learner", "quantized", "--resume")
     assert code == 2
     assert "the unfinished run has jax = 0.0" in err.replace("\n", " ")
-    assert resumable_job.resume_command().startswith("dpconformal replay")
+    assert jobs.resume_command().startswith("dpconformal replay")
 
 
 def test_passes_cover_every_round_once():
@@ -442,7 +442,7 @@ def test_passes_cover_every_round_once():
         recorded = Recorded("", [str(k) for k in range(count)], rng.random(sum(lengths)), np.array(lengths))
         for learner in (dpc.ERM(), dpc.Quantized(8)):
             rows = np.zeros(recorded.total, int)
-            for found, _ in work_units.replay_passes(learner, recorded, [0.5], work_units.plan(learner, recorded, 1)):
+            for found, _ in jobs.replay_passes(learner, recorded, [0.5], jobs.plan(learner, recorded, 1)):
                 for row, some in found:
                     rows[row : row + len(some)] += 1
             assert (rows == 1).all()

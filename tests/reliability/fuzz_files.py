@@ -22,7 +22,7 @@ from rich.markup import escape
 
 import dpconformal as dpc
 from dpconformal.checkpoints.container import pack, unpack
-from dpconformal.display.figures import as_label
+from dpconformal.display import as_label
 from dpconformal.display.terminal import Terminal, table
 from dpconformal.files import formats, open_scores
 from dpconformal.files.formats import Text
