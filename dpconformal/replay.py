@@ -226,7 +226,7 @@ def replay_batch(
     if fresh:
         begin = fresh_state(learner, shape[-1], scores.dtype)
     else:
-        scores, begin = state_to_carry_on(learner, scores, begin)
+        scores, begin = state_to_carry_on(learner, scores, begin, weights is not None)
     if weights is not None and isinstance(learner, WeightedLearner):
         begin = learner.weighted_state(begin, scores.dtype)
     if waiting is not None and (waiting.weights is None) != (weights is None):

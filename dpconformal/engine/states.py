@@ -98,8 +98,12 @@ def _wide(state: S) -> S:
     return jax.tree.map(widen, state)
 
 
-def state_to_carry_on(learner: Learner, scores: Any, state: State) -> tuple[Any, State]:
-    """Check the user's state and make room in it for the scores; both come back in a common dtype."""
+def state_to_carry_on(learner: Learner, scores: Any, state: State, weighted: bool) -> tuple[Any, State]:
+    """
+    Check the user's state and make room in it for the scores; both come back in a common dtype.
+
+    ``weighted``: Whether the scores to come have weights, so that masses need not be whole numbers.
+    """
     batch, rounds = scores.shape[:-1], scores.shape[-1]
     pattern = jax.eval_shape(lambda: fresh_state(learner, 1, scores.dtype))
     if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
@@ -116,6 +120,12 @@ def state_to_carry_on(learner: Learner, scores: Any, state: State) -> tuple[Any,
             raise ValueError(
                 f"state{jax.tree_util.keystr(path)} has shape {leaf.shape}: its leading axes must be those of "
                 f"the scores, {batch}"
+            )
+        whole = jnp.issubdtype(single.dtype, jnp.integer) and not jnp.issubdtype(leaf.dtype, jnp.integer)
+        if whole and not weighted:
+            raise ValueError(
+                f"state{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, and {type(learner).__name__} counts whole "
+                "scores: it was made with a discount or with weights; carry on as the run before was made"
             )
     kinds = [leaf.dtype for _, leaf in fields if jnp.issubdtype(leaf.dtype, jnp.floating)]
     dtype = np.result_type(scores.dtype, *kinds)

@@ -285,7 +285,7 @@ def read_again(run: Replay, reader: Callable[..., Array], query: Array) -> Array
     if start is None:
         begin = fresh_state(run.learner, scores.shape[-1], scores.dtype)
     else:
-        scores, begin = state_to_carry_on(run.learner, scores, start)
+        scores, begin = state_to_carry_on(run.learner, scores, start, run.weights is not None)
     if run.weights is not None:
         begin = run.learner.weighted_state(begin, scores.dtype)
     late, weights = None, None if run.weights is None else jnp.asarray(run.weights)
