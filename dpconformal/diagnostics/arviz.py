@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.diagnostics.uniformity import check_probability
-from dpconformal.dirichlet.fit import Fit
+from dpconformal.dirichlet import Fit
 from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, Summary

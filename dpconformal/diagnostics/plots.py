@@ -8,8 +8,7 @@ from scipy import special
 from dpconformal.diagnostics.calibration import Sbc, interval_coverage
 from dpconformal.diagnostics.coverage import coverage_curve, rolling_band
 from dpconformal.diagnostics.uniformity import Uniformity, ecdf_band, uniformity
-from dpconformal.dirichlet.draws import Draws
-from dpconformal.dirichlet.posterior import Posterior
+from dpconformal.dirichlet import Draws, Posterior
 from dpconformal.display.figures import COLOURS, FAINT, INK, OURS, as_label, panels
 from dpconformal.martingales import Exchangeability, exchangeability
 from dpconformal.plots import axes_or_new, check_one_sequence, shades
