@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpconformal import priors, rates, schedules, streams
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
-from dpconformal.engine.compilation import compilation_cache
-from dpconformal.engine.feedback import Delayed
-from dpconformal.engine.memory import TooLarge
+from dpconformal.engine.machine import TooLarge, compilation_cache
+from dpconformal.engine.states import Delayed
 from dpconformal.learner import Learner
 from dpconformal.replay import Replay, Summary, replay
 
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from dpconformal.checkpoints import Checkpoint, load, save
     from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, Recalibrated, auto
     from dpconformal.conformal import Conformal, Online, conformalize
-    from dpconformal.panel.fitting import fit_belief
-    from dpconformal.panel.replaying import replay_panel
+    from dpconformal.panel.replaying import fit_belief, replay_panel
     from dpconformal.report import report
     from dpconformal.theory.catalogue import learners
 
@@ -118,8 +116,7 @@ _NAMES = {
     "checkpoints": ("Checkpoint", "load", "save"),
     "compositions": ("Aggregate", "Corrected", "Credible", "Hierarchical", "Recalibrated", "auto"),
     "conformal": ("Conformal", "Online", "conformalize"),
-    "panel.fitting": ("fit_belief",),
-    "panel.replaying": ("replay_panel",),
+    "panel.replaying": ("fit_belief", "replay_panel"),
     "report.page": ("report",),
     "theory.catalogue": ("learners",),
 }

@@ -9,15 +9,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_edges, bin_index
-from dpconformal.beliefs.weights import schedule_of
+from dpconformal.beliefs.belief import schedule_of
+from dpconformal.beliefs.quantized import BinnedScores, bin_atoms, bin_edges, bin_index
 from dpconformal.compositions.credible_level import credible_level_in_jit, credible_levels
 from dpconformal.engine.states import broadcast_state
 from dpconformal.engine.totals import sum_totals, totals_of
 from dpconformal.learner import State
 from dpconformal.pytree import register
 from dpconformal.replay import replay_batch, slices_with_room
-from dpconformal.rounds import Rounds, first_rounds, lengthened, padded_length
+from dpconformal.rounds import Rounds, first_rounds, pad_with_last, padded_length
 from dpconformal.schedules import Dirichlet
 from dpconformal.validation import Numbers, Scalar, as_levels, check_float, check_not_batched, is_traced
 
@@ -116,8 +116,8 @@ class Head:
         if is_traced(self, counts, levels):
             return self.asked_by_round(counts, levels)
         missing = padded_length(rounds) - rounds
-        levels = lengthened(levels, 0, missing) if levels.ndim == 2 else levels
-        return first_rounds(self.asked_by_round(lengthened(counts, 0, missing), levels), 0, rounds)
+        levels = pad_with_last(levels, 0, missing) if levels.ndim == 2 else levels
+        return first_rounds(self.asked_by_round(pad_with_last(counts, 0, missing), levels), 0, rounds)
 
     def _lifted(self, thresholds: Any, state: State) -> Any:
         """Raise the thresholds of a run to the upper edges of bins whose scores count at their centres."""
@@ -125,7 +125,7 @@ class Head:
         if bins is None or is_traced(self, thresholds):
             return lifted(self.support, thresholds, bins)
         rounds = thresholds.shape[axis]
-        longer = lengthened(thresholds, axis, padded_length(rounds) - rounds)
+        longer = pad_with_last(thresholds, axis, padded_length(rounds) - rounds)
         return first_rounds(lifted(self.support, jnp.asarray(longer), bins), axis, rounds)
 
 

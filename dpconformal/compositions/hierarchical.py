@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_rounding
+from dpconformal.beliefs.belief import Belief, check_prior, check_valid_count
+from dpconformal.beliefs.quantized import bin_atoms, bin_edges, bin_index, check_rounding
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, check_sorted, empty, grow, take_in
-from dpconformal.beliefs.weights import check_prior, check_valid_count
 from dpconformal.compositions.tree import (
     GroupedCounts,
     GroupedScores,

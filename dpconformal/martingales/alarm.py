@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from dpconformal.beliefs.bins import bin_of
+from dpconformal.beliefs.quantized import bin_index
 from dpconformal.engine.states import advance, room_to_count
 from dpconformal.learner import State, is_valid_score
 from dpconformal.martingales.capital import Capital, Composite, Martingale, check_capital
@@ -144,8 +144,7 @@ def _with_score(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) 
 
 
 def _bin_of(ranks: BinnedRanks, score: Float[Array, ""]) -> Int[Array, ""]:
-    low, high = (jnp.asarray(end, score.dtype) for end in ranks.support)
-    return bin_of(score, low, high, ranks.bins)
+    return bin_index(score, ranks.support, ranks.bins, "nearest")
 
 
 @jax.jit
