@@ -193,6 +193,6 @@ def group_path(run: Replay) -> GroupPath:
 
 def _trace(learner: Hierarchical, state: Any, score: Any, thresholds: Any, context: Any) -> Any:
     del score
-    belief, (path, _, _, totals) = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
+    belief, path = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
     ends = belief.cdf(thresholds), belief.cdf(thresholds, side="left")
-    return jnp.concatenate([path.weights, totals, *ends])
+    return jnp.concatenate([path.weights, path.totals, *ends])
