@@ -21,10 +21,9 @@ def auto(
     """
     Return a belief that needs no tuning: how much to forget, and how much to trust the prior, is learnt on the way.
 
-    An :class:`Aggregate` of quantized beliefs. Three remember everything: one with the paper's weight of the prior,
-    1/√t, which nothing can ruin, and two that trust the data sooner. The others have memories of 8, 16, 32, … rounds.
-    The guarantee is that of :class:`Aggregate`: in CRPS, hardly worse than the best of them, or the best sequence of
-    them, on any path.
+    An :class:`Aggregate` of quantized beliefs, with its guarantee: in CRPS it is hardly worse than the best of them, or
+    the best sequence of them, on any path. Three remember everything: one with the paper's weight of the prior, 1/√t,
+    and two that trust the data sooner. The others have memories of 8, 16, 32, … rounds.
 
     Parameters
     ----------
