@@ -136,23 +136,24 @@ class GridLearner:
             why = f"not in the grid of this {name}, {grids[0]}{why}; {remedy}, which answer with their nearest level"
             raise_at("levels", asked, missing, why)
 
-    def quantile(self, state: State, levels: Numbers) -> Float[Array, "..."]:
-        """Predict the threshold of each level, which must be one of the grid."""
-        return self._answer(state, levels)
-
-    def observe(self, state: State, score: Numbers) -> State:
-        """Return the state after one more score."""
-        return self._observe(state, score)
-
-    def _answer(self, state: State, levels: Numbers, *given: Any) -> Float[Array, "..."]:
+    def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
+        """Predict the threshold of each level, which must be one of the grid; some methods take a context."""
         self._check_state(state)
         self.check_levels(levels)
-        return _quantile(self, state, as_levels(levels, dtype_of(state)), given)
+        return _quantile(self, state, as_levels(levels, dtype_of(state)), self.context_row(state, context))
 
-    def _observe(self, state: State, score: Numbers, *given: Any) -> State:
+    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
+        """Return the state after one more score."""
         self._check_state(state)
         state = room_to_count(state, 1)
-        return _observe(self, state, as_score(score, self.support).astype(dtype_of(state)), given)
+        score = as_score(score, self.support).astype(dtype_of(state))
+        return _observe(self, state, score, self.context_row(state, context))
+
+    def context_row(self, state: State, context: Any) -> tuple[Any, ...]:
+        """Return what ``thresholds`` and ``learn`` are given besides: the context of one round, checked."""
+        del state
+        is_given(context, False, "", f"{type(self).__name__} takes none")
+        return ()
 
     def _check_state(self, state: Any, batched: bool = False) -> None:
         check_not_forked()
@@ -209,22 +210,6 @@ class GridLearner:
 
     def learn(self, state: State, score: Float[Array, ""], *given: Any) -> State:
         """Return the state after a good score, without counting it."""
-        raise NotImplementedError
-
-
-class ContextGridLearner(GridLearner):
-    """A grid learner that may be told something before each round."""
-
-    def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
-        """Predict the threshold of each level, which must be one of the grid, in a round with this context."""
-        return self._answer(state, levels, self.context_row(state, context))
-
-    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
-        """Return the state after one more score, in a round with this context."""
-        return self._observe(state, score, self.context_row(state, context))
-
-    def context_row(self, state: State, context: Any) -> Any:
-        """Return the context of one round, checked."""
         raise NotImplementedError
 
 

@@ -8,14 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from dpconformal.baselines.grid import ContextGridLearner, grid_of, is_given, width_of
+from dpconformal.baselines.grid import GridLearner, grid_of, is_given, width_of
 from dpconformal.learner import State, rounding
 from dpconformal.pytree import register
 from dpconformal.validation import (
     Scalar,
     add_trailing_axes,
     check_int,
-    check_not_forked,
     check_seed,
     check_size,
     check_within,
@@ -90,7 +89,7 @@ def _errors(
 
 @register(static=("buckets", "normalize", "groups", "resolution"))
 @dataclass(frozen=True, eq=False)
-class MVP(ContextGridLearner):
+class MVP(GridLearner):
     """
     Multivalid prediction (MVP), for each level of a grid.
 
@@ -248,16 +247,15 @@ class MVP(ContextGridLearner):
             raise ValueError(f"context has shape {rows.shape}: pass a row of {self.groups} booleans a round, {full}")
         return jnp.broadcast_to(rows, full)
 
-    def context_row(self, state: State, context: Any) -> Array:
+    def context_row(self, state: State, context: Any) -> tuple[Array]:
         """Check the groups of a round; without a context there is one group, of which every round is."""
         del state
-        check_not_forked()
         if not self._takes(context):
-            return jnp.ones(1, bool)
+            return (jnp.ones(1, bool),)
         row = _booleans(context)
         if row.shape != (self.groups,):
             raise ValueError(f"context has shape {row.shape}: pass a row of {self.groups} booleans")
-        return row
+        return (row,)
 
 
 @register(static=("buckets", "normalize", "groups", "resolution"))

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.aci import OUTSIDE, check_choice
-from dpconformal.baselines.grid import ContextGridLearner, dtype_of, grid_of, is_given
+from dpconformal.baselines.grid import GridLearner, dtype_of, grid_of, is_given
 from dpconformal.beliefs.sliding import check_filled
 from dpconformal.learner import State
 from dpconformal.pytree import register
@@ -42,7 +42,7 @@ class Controller(NamedTuple):
 
 @register(static=("scorecast", "window", "outside"))
 @dataclass(frozen=True, eq=False)
-class PID(ContextGridLearner):
+class PID(GridLearner):
     """
     Conformal PID control: threshold = scorecast + tracker + saturation(sum of coverage errors).
 
@@ -151,15 +151,15 @@ class PID(ContextGridLearner):
         _check_finite(array)
         return jnp.broadcast_to(jnp.asarray(array, jnp.result_type(float)), full)
 
-    def context_row(self, state: State, context: Any) -> Any:
+    def context_row(self, state: State, context: Any) -> tuple[Array, ...]:
         """Bring a round's scorecast into shape: one for each level, or none."""
         if not self._takes(context):
-            return None
+            return ()
         row = jnp.asarray(as_numbers("context", context)).astype(dtype_of(state))
         if row.shape not in ((), (len(self.levels),)):
             raise ValueError(f"context has shape {row.shape}: pass a scorecast, or one for each level of the grid")
         _check_finite(row)
-        return jnp.broadcast_to(jnp.where(jnp.isfinite(row), row, jnp.nan), (len(self.levels),))
+        return (jnp.broadcast_to(jnp.where(jnp.isfinite(row), row, jnp.nan), (len(self.levels),)),)
 
     def start(self, dtype: Any) -> Controller:
         """Return the state before any score."""

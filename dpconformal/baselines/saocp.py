@@ -152,10 +152,10 @@ class SAOCP(GridLearner):
             )
         return _resize(state, max(self._room_after(latest), slots))
 
-    def observe(self, state: State, score: Numbers) -> State:
+    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
         """Return the state after one more score."""
         self._check_state(state)
-        return super().observe(state if is_traced(state.seen) else self.prepare(state, 1), score)
+        return super().observe(state if is_traced(state.seen) else self.prepare(state, 1), score, context)
 
     def start(self, dtype: Any) -> Experts:
         """Return the state before any score: with the expert of round 1, and room for all."""
