@@ -191,7 +191,8 @@ class Aggregate:
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay tells those learners that take a context."""
-        if not any(stack.with_context for stack in stack_learners(self.learners)):
+        takers = [stack for stack in stack_learners(self.learners) if stack.with_context]
+        if not takers:
             if context is not None:
                 raise ValueError("context is given, and none of the learners of this Aggregate takes one")
             return None
