@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from dpconformal.pytree import register
-from dpconformal.schedules import values_by_round
+from dpconformal.schedules import as_function_of_rounds, values_by_round
 from dpconformal.validation import Numbers, Scalar, as_floats, check_float, is_traced, raise_at
 
 __all__ = ["Custom", "Power", "Rate", "constant", "decaying", "inverse_sqrt"]
@@ -22,7 +21,6 @@ class Rate(Protocol):
 
     def step(self, t: Numbers) -> Array:
         """Return η_t ≥ 0, as a share of the width of the support."""
-        ...
 
 
 @register()
@@ -102,7 +100,6 @@ def inverse_sqrt(scale: Scalar = 1.0) -> Power:
     Returns
     -------
     Power
-        The rate.
 
     Examples
     --------
@@ -124,7 +121,6 @@ def constant(value: Scalar) -> Power:
     Returns
     -------
     Power
-        The rate.
 
     Examples
     --------
@@ -151,7 +147,6 @@ def decaying(epsilon: Scalar = 0.1, scale: Scalar = 1.0) -> Power:
     Returns
     -------
     Power
-        The rate.
 
     Examples
     --------
@@ -166,21 +161,20 @@ def decaying(epsilon: Scalar = 0.1, scale: Scalar = 1.0) -> Power:
 
 def as_rate(rate: Any, owner: str) -> Rate:
     """Accept a rate, a number (a constant step) or a function t → η_t."""
-    if isinstance(rate, Rate) and not isinstance(rate, type):
-        opaque = any(leaf is rate for leaf in jax.tree.leaves(rate))
-        return Custom(rate.step) if opaque else rate
-    if callable(rate) and not isinstance(rate, type):
-        return Custom(rate)
+    found = as_function_of_rounds(rate, Rate, Custom, "step")
+    if found is not None:
+        return found
     if isinstance(rate, (str, bytes, type)) or rate is None:
         raise ValueError(f"{owner}.rate = {rate!r}: pass a rate such as rates.decaying(), a number, or a function of t")
     return constant(check_float(f"{owner}.rate", rate, 0.0))
 
 
-def check_steps(rate: Any, first: int, last: int) -> None:
+def check_steps(rate: Rate, first: int, last: int) -> None:
     """Evaluate a user's own rate on the rounds about to be run and refuse steps below 0."""
     if isinstance(rate, Power):
         return
-    rounds, steps = values_by_round(rate, rate.function if isinstance(rate, Custom) else rate.step, first, last)
+    function = rate.function if isinstance(rate, Custom) else rate.step
+    rounds, steps = values_by_round(rate, function, first, last)
     bad = ~((steps >= 0) & np.isfinite(steps))
     if bad.any():
         raise_at(f"rate's step of round t = {rounds[np.argmax(bad)]},", steps[bad][0], True, "must be at least 0")

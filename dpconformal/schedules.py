@@ -21,10 +21,10 @@ class Schedule(Protocol):
 
     def weight(self, t: Numbers) -> Array:
         """Return λ_t in (0, 1]; λ_1 = 1, for with no data the belief is the prior."""
-        ...
 
 
-def _rounds(t: Numbers) -> Float[Array, "..."]:
+def _check_rounds(t: Numbers) -> Float[Array, "..."]:
+    """Convert rounds and check that they are counted from 1; traced ones that are not become NaN."""
     rounds = as_floats(t, "t")
     if is_traced(rounds):
         return jnp.where(rounds >= 1, rounds, jnp.nan)
@@ -32,7 +32,7 @@ def _rounds(t: Numbers) -> Float[Array, "..."]:
     return rounds
 
 
-def _from_round_two(t: Float[Array, "..."], weight: Array) -> Array:
+def _one_in_round_1(t: Float[Array, "..."], weight: Array) -> Array:
     """Give the prior everything in round 1; NaN for traced weights out of range, which nobody could check."""
     weight = jnp.where((weight > 0) & (weight <= 1), weight, jnp.nan)
     return jnp.where(t > 1, weight, jnp.where(t == 1, 1, jnp.nan))
@@ -44,8 +44,8 @@ class InverseSqrt:
     """
     λ_t = 1/√t: the paper's choice, with O(R√T) regret and nothing to tune.
 
-    The weight of a Dirichlet process whose concentration √t + 1 grows with time; its thresholds
-    come with regret and coverage bounds, but its credible intervals are not calibrated.
+    The weight of a Dirichlet process whose concentration √t + 1 grows with time; its thresholds come with regret and
+    coverage bounds, but its credible intervals are not calibrated.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class InverseSqrt:
 
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
-        return jax.lax.rsqrt(_rounds(t))
+        return jax.lax.rsqrt(_check_rounds(t))
 
 
 @register()
@@ -83,7 +83,7 @@ class Dirichlet:
 
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
-        t = _rounds(t)
+        t = _check_rounds(t)
         a = jnp.asarray(self.concentration, t.dtype)
         a = jnp.where(a > 0, a, jnp.nan)  # only a traced value gets here unchecked
         return a / (a + (t - 1))  # in this order it is 1 in round 1, to the last bit
@@ -93,7 +93,7 @@ class Dirichlet:
 @dataclass(frozen=True, init=False)
 class Constant:
     """
-    λ_t = λ from the second round on: what a discounted belief needs, to stay on its toes.
+    λ_t = λ from the second round on, for a belief with a discount.
 
     Parameters
     ----------
@@ -116,8 +116,8 @@ class Constant:
 
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
-        t = _rounds(t)
-        return _from_round_two(t, jnp.asarray(self.value, t.dtype))
+        t = _check_rounds(t)
+        return _one_in_round_1(t, jnp.asarray(self.value, t.dtype))
 
 
 @register()
@@ -148,7 +148,7 @@ class ForDelay:
 
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
-        t = _rounds(t)
+        t = _check_rounds(t)
         late = jnp.asarray(self.delay, t.dtype)
         kappa = jnp.sqrt(1 + 2 * jnp.where(late >= 0, late, jnp.nan))
         return kappa / (kappa + (jnp.sqrt(t) - 1))  # in this order it is 1 in round 1, to the last bit
@@ -187,8 +187,8 @@ class Custom:
 
     def weight(self, t: Numbers) -> Array:
         """Return λ_t."""
-        t = _rounds(t)
-        return _from_round_two(t, jnp.asarray(self.function(t), t.dtype))
+        t = _check_rounds(t)
+        return _one_in_round_1(t, jnp.asarray(self.function(t), t.dtype))
 
 
 def discounted(beta: Scalar) -> Constant:
@@ -205,7 +205,6 @@ def discounted(beta: Scalar) -> Constant:
     Returns
     -------
     Constant
-        The schedule.
 
     Examples
     --------
@@ -219,12 +218,22 @@ def discounted(beta: Scalar) -> Constant:
 
 def as_schedule(schedule: Any) -> Schedule:
     """Accept a schedule or a plain function t → λ_t."""
-    if isinstance(schedule, Schedule) and not isinstance(schedule, type):
-        opaque = any(leaf is schedule for leaf in jax.tree.leaves(schedule))
-        return Custom(schedule.weight) if opaque else schedule
-    if callable(schedule) and not isinstance(schedule, type):
-        return Custom(schedule)
-    raise ValueError(f"schedule = {schedule!r}: pass a schedule such as schedules.InverseSqrt(), or a function of t")
+    found = as_function_of_rounds(schedule, Schedule, Custom, "weight")
+    if found is None:
+        what = "pass a schedule such as schedules.InverseSqrt(), or a function of t"
+        raise ValueError(f"schedule = {schedule!r}: {what}")
+    return found
+
+
+def as_function_of_rounds(given: Any, protocol: type, custom: type, method: str) -> Any:
+    """Accept an object of a protocol, or a function of t, which becomes a ``custom``; return None for anything else."""
+    if isinstance(given, type) or not (isinstance(given, protocol) or callable(given)):
+        return None
+    if not isinstance(given, protocol):
+        return custom(given)
+    # Of an object that JAX cannot look into, its class not being registered, the method alone can be used.
+    is_opaque = any(leaf is given for leaf in jax.tree.leaves(given))
+    return custom(getattr(given, method)) if is_opaque else given
 
 
 def check_weights(schedule: Schedule, first: int, last: int) -> None:

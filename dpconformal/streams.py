@@ -1,4 +1,4 @@
-"""Simulated scores in [0, 1], friendly and hostile: what to try a method on before trusting it."""
+"""Simulated scores in [0, 1], friendly and hostile, to try a method on."""
 
 import numpy as np
 
@@ -19,15 +19,13 @@ def iid(rounds: int, seed: int = 0) -> np.ndarray:
     Returns
     -------
     ndarray, shape (T,)
-        Scores.
 
     Examples
     --------
     >>> iid(1000).mean().round(2)
     np.float64(0.28)
     """
-    rounds, random = _rounds_and_generator(rounds, seed)
-    return random.beta(2, 5, rounds)
+    return _generator(rounds, seed).beta(2, 5, rounds)
 
 
 def alternating(rounds: int) -> np.ndarray:
@@ -44,7 +42,6 @@ def alternating(rounds: int) -> np.ndarray:
     Returns
     -------
     ndarray, shape (T,)
-        0, 1, 0, 1, …
 
     Examples
     --------
@@ -66,7 +63,6 @@ def drifting(rounds: int, seed: int = 0) -> np.ndarray:
     Returns
     -------
     ndarray, shape (T,)
-        Scores.
 
     Examples
     --------
@@ -74,7 +70,7 @@ def drifting(rounds: int, seed: int = 0) -> np.ndarray:
     >>> bool(scores[600:].mean() > 1.5 * scores[300:600].mean())
     True
     """
-    rounds, random = _rounds_and_generator(rounds, seed)
+    random = _generator(rounds, seed)
     time = np.arange(rounds) / max(rounds, 1)
     scale = 0.3 * (1 + 0.5 * np.sin(6 * np.pi * time)) * np.where(time < 2 / 3, 1, 2)
     return np.clip(scale * random.beta(2, 2, rounds), 0, 1)
@@ -92,7 +88,6 @@ def abrupt(rounds: int, seed: int = 0) -> np.ndarray:
     Returns
     -------
     ndarray, shape (T,)
-        Scores.
 
     Examples
     --------
@@ -100,7 +95,7 @@ def abrupt(rounds: int, seed: int = 0) -> np.ndarray:
     >>> bool(means.max() > 2 * means.min())
     True
     """
-    rounds, random = _rounds_and_generator(rounds, seed)
+    random = _generator(rounds, seed)
     jumps = np.cumsum(random.integers(200, 801, rounds // 200 + 1))
     scale = random.uniform(0.2, 1, jumps.size + 1)[np.searchsorted(jumps, np.arange(rounds), side="right")]
     return scale * random.beta(2, 5, rounds)
@@ -118,7 +113,6 @@ def gradual(rounds: int, seed: int = 0) -> np.ndarray:
     Returns
     -------
     ndarray, shape (T,)
-        Scores.
 
     Examples
     --------
@@ -126,8 +120,7 @@ def gradual(rounds: int, seed: int = 0) -> np.ndarray:
     >>> bool(scores[-200:].mean() > 2 * scores[:200].mean())
     True
     """
-    rounds, random = _rounds_and_generator(rounds, seed)
-    return np.linspace(0.2, 1, rounds) * random.beta(2, 5, rounds)
+    return _generator(rounds, seed).beta(2, 5, rounds) * np.linspace(0.2, 1, rounds)
 
 
 def seasonal(rounds: int, seed: int = 0, period: Scalar = 250.0) -> np.ndarray:
@@ -144,7 +137,6 @@ def seasonal(rounds: int, seed: int = 0, period: Scalar = 250.0) -> np.ndarray:
     Returns
     -------
     ndarray, shape (T,)
-        Scores.
 
     Examples
     --------
@@ -152,7 +144,7 @@ def seasonal(rounds: int, seed: int = 0, period: Scalar = 250.0) -> np.ndarray:
     >>> bool(year[50:75].mean() > 3 * year[175:200].mean())
     True
     """
-    rounds, random = _rounds_and_generator(rounds, seed)
+    random = _generator(rounds, seed)
     phase = np.arange(rounds) / float(check_float("period", period, 0.0, open_low=True))
     return (0.6 + 0.4 * np.sin(2 * np.pi * phase)) * random.beta(2, 5, rounds)
 
@@ -171,7 +163,6 @@ def heavy_tailed(rounds: int, seed: int = 0) -> np.ndarray:
     Returns
     -------
     ndarray, shape (T,)
-        Scores.
 
     Examples
     --------
@@ -179,10 +170,11 @@ def heavy_tailed(rounds: int, seed: int = 0) -> np.ndarray:
     >>> np.median(scores).round(2), bool(scores.max() > 0.9)
     (np.float64(0.01), True)
     """
-    rounds, random = _rounds_and_generator(rounds, seed)
+    random = _generator(rounds, seed)
     below = random.random(rounds) * (1 / 1.01)  # P(X ≤ 1) = 1 - 1/(1 + 1/0.01) = 1/1.01
     return np.minimum(0.01 * below / (1 - below), 1)  # rounding only
 
 
-def _rounds_and_generator(rounds: int, seed: int) -> tuple[int, np.random.Generator]:
-    return check_int("rounds", rounds, 0), np.random.default_rng(check_int("seed", seed, 0))
+def _generator(rounds: int, seed: int) -> np.random.Generator:
+    check_int("rounds", rounds, 0)
+    return np.random.default_rng(check_int("seed", seed, 0))

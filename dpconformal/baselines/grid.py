@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpconformal.beliefs.belief import check_valid_count
 from dpconformal.beliefs.sliding import check_latest
-from dpconformal.beliefs.weights import check_valid_count
 from dpconformal.engine.states import advance, check_countable, room_to_count
 from dpconformal.learner import State, is_valid_score
 from dpconformal.validation import (

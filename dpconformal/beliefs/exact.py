@@ -1,42 +1,50 @@
-"""The paper's Algorithm 1: the exact belief, plain or discounted."""
+"""
+The paper's Algorithm 1: the exact belief, plain or discounted, and its native kernel.
 
+At fixed levels the undiscounted belief walks a linked list of the ranked scores: each level's place moves little from
+round to round. With a discount, or with levels that change by round, it descends a Fenwick tree.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Int
 
-from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.kernels import EXACT
-from dpconformal.beliefs.sorted_scores import (
-    FIRST_CAPACITY,
-    SortedScores,
-    check_sorted,
-    empty,
-    grow,
-    merge,
-    take_in,
-)
-from dpconformal.beliefs.weights import (
-    check_belief,
-    check_fresh,
+from dpconformal.beliefs.belief import (
+    Belief,
+    DirichletLearner,
     check_rounds,
-    check_valid_count,
     closes_over_traced,
+    weights_by_round,
     weights_of,
 )
-from dpconformal.engine.kernel import run_kernel
+from dpconformal.beliefs.sorted_scores import (
+    Ranked,
+    SortedLearner,
+    SortedScores,
+    masses_before,
+    rank_scores,
+    ranking_kernel,
+    state_at_end,
+)
+from dpconformal.engine.fenwick import tree_walk
+from dpconformal.engine.kernel import NativeKernel, Segment, pad, padded_segments, run_kernel, take_segment
+from dpconformal.engine.linked_list import Insertion, LinkedList, linked, null_node, unlink, walk_list
+from dpconformal.engine.pointer_loop import NO_PLACE, arrivals_by_round, block_and_decays, run_blocks
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
-from dpconformal.replay import Replay, Summary, replay
 from dpconformal.rounds import Rounds
-from dpconformal.validation import Numbers, Scalar, as_levels, check_int
+from dpconformal.validation import Scalar, check_int
 
 
 @register(static=("capacity",))
 @dataclass(frozen=True)
-class Exact:
+class Exact(SortedLearner, DirichletLearner):
     """
     Belief P_t = λ_t P0 + (1 - λ_t) · empirical distribution of the past scores.
 
@@ -73,82 +81,97 @@ class Exact:
     capacity: int | None = None
 
     def __post_init__(self) -> None:
-        check_belief("Exact", self)
+        super().__post_init__()
         if self.capacity is not None:
             object.__setattr__(self, "capacity", check_int("Exact.capacity", self.capacity, 1))
 
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the interval that holds every score."""
-        return self.prior.support
+    def _check_hyperparameters(self, seen: Any, rounds: int, dtype: Any) -> None:
+        """Check the prior, the schedule and the discount on the rounds to come."""
+        check_rounds(self, seen, rounds, dtype)
 
     def kernel(self, begin: SortedScores, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, SortedScores] | None:
         """Replay in native loops; None for a schedule whose function closes over a traced value."""
-        if self.schedule is not None and closes_over_traced(self.schedule):
-            return None
-        return run_kernel(EXACT, self, begin, fresh, rounds, keep)
+        return None if closes_over_traced(self.schedule) else run_kernel(EXACT, self, begin, fresh, rounds, keep)
 
-    def init(self, rounds: int | None = None, dtype: Any = None) -> SortedScores:
-        """Return the state before any score, with room for ``rounds`` of them."""
-        dtype = dtype or jnp.result_type(float)
-        check_fresh(self, rounds, dtype)
-        if rounds is None:
-            return empty(0, dtype, self.capacity or FIRST_CAPACITY)
-        return empty(rounds, dtype, self.capacity or 1)
+    def _dtype(self, state: SortedScores) -> Any:
+        return state.values.dtype
 
-    def prepare(self, state: SortedScores, rounds: int) -> SortedScores:
-        """Make room for more rounds, also in a batch of states, and check the schedule on them."""
-        check_sorted(self, state, batched=True)
-        check_valid_count(state.seen)
-        if rounds:  # without any, nothing need be compiled
-            check_rounds(self, state.seen, rounds, state.values.dtype)
-        return grow(state, rounds)
-
-    def observe(self, state: SortedScores, score: Numbers) -> SortedScores:
-        """Return the state after one more score."""
-        check_sorted(self, state)
-        return take_in(state, score, self.support)
-
-    def belief(self, state: SortedScores) -> Belief:
-        """Return the distribution of the next score."""
-        check_sorted(self, state)
-        return _belief(self, state)
-
-    def quantile(self, state: SortedScores, levels: Numbers) -> Float[Array, "..."]:
-        """Predict the threshold of each level."""
-        check_sorted(self, state)
-        return _quantile(self, state, as_levels(levels, state.values.dtype))
-
-    def cdf(self, state: SortedScores, x: Numbers, side: str = "right") -> Float[Array, "..."]:
-        """Probability that the next score is at most x; with ``side="left"`` below x."""
-        return self.belief(state).cdf(x, side)
-
-    def replay(
-        self, scores: Numbers, levels: Numbers, state: SortedScores | None = None, keep: str = "all"
-    ) -> Replay | Summary:
-        """Run over recorded scores: :func:`dpconformal.replay`."""
-        return replay(self, scores, levels, state, keep)
-
-    def merge(self, first: SortedScores, second: SortedScores) -> SortedScores:
-        """Return the state that saw the scores of ``first``, then those of ``second``."""
-        check_sorted(self, first, second)
-        return merge(first, second)
+    def _mix(self, state: SortedScores, dtype: Any) -> Belief:
+        capacity = state.values.shape[-1]
+        weights = weights_of(self, state.seen, dtype)
+        used = jnp.maximum(state.seen, 0)
+        if weights.discount is None:
+            cumulative = weights.atom * jnp.arange(capacity + 1, dtype=dtype)
+        else:
+            age = (used - state.arrivals).astype(dtype)
+            mass = jnp.where(jnp.arange(capacity, dtype=used.dtype) < used, weights.atom * weights.discount**age, 0)
+            cumulative = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(mass)])
+        return Belief(self.prior, weights.prior, state.values, cumulative, used)
 
 
-@jax.jit
-def _belief(learner: Exact, state: SortedScores) -> Belief:
-    dtype, capacity = state.values.dtype, state.values.shape[-1]
-    weights = weights_of(learner, state.seen, dtype)
-    used = jnp.maximum(state.seen, 0)
-    if weights.discount is None:
-        cumulative = weights.atom * jnp.arange(capacity + 1, dtype=dtype)
-    else:
-        age = (used - state.arrivals).astype(dtype)
-        mass = jnp.where(jnp.arange(capacity, dtype=used.dtype) < used, weights.atom * weights.discount**age, 0)
-        cumulative = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(mass)])
-    return Belief(learner.prior, weights.prior, state.values, cumulative, used)
+@jax.jit(static_argnames=("keep", "epoch"))
+def _run_tree(
+    learner: Exact, ranked: Ranked, counts: Int[Array, " T"], rounds: Rounds, keep: str, epoch: int | None
+) -> Any:
+    weights = weights_by_round(learner, counts, ranked.values.dtype)
+    masses = masses_before(ranked, counts[0], weights.discount)
+    walk = tree_walk(learner.prior, masses, ranked.values, rounds.levels)
+    rows = arrivals_by_round(ranked.places, counts, weights, NO_PLACE, epoch)
+    return run_blocks(walk, rows, rounds, keep, *block_and_decays(counts, epoch, weights.discount))
 
 
-@jax.jit
-def _quantile(learner: Exact, state: SortedScores, levels: Array) -> Array:
-    return _belief(learner, state).quantile(levels)
+@jax.jit(static_argnames="keep")
+def _run_list(
+    learner: Exact,
+    nodes: LinkedList,
+    insertions: Insertion,
+    values: Float[Array, " C"],
+    counts: Int[Array, " T"],
+    rounds: Rounds,
+    keep: str,
+) -> Any:
+    weights = weights_by_round(learner, counts, values.dtype)
+    nothing = jnp.full(1, null_node(values.shape[0]), jnp.int32)
+    came = jax.tree.map(lambda column: jnp.concatenate([nothing, column[:-1]]), insertions)
+    walk = walk_list(learner.prior, nodes, values, rounds.levels)
+    return run_blocks(walk, (came, weights.prior, weights.atom), rounds, keep)
+
+
+TREE = ranking_kernel(_run_tree)
+
+
+def _needs_tree(learner: Exact, rounds: Rounds) -> bool:
+    return learner.discount is not None or rounds.levels.ndim == 2
+
+
+def _run(
+    learner: Exact, begin: SortedScores, ranked: Ranked, counts: Array, rounds: Rounds, keep: str, epoch: int | None
+) -> tuple[Any, SortedScores]:
+    if _needs_tree(learner, rounds):
+        return TREE.run(learner, begin, ranked, counts, rounds, keep, epoch)
+    size = ranked.values.shape[0]
+    nodes = linked(size, jnp.maximum(begin.seen, 0) + jnp.sum(rounds.observed, dtype=jnp.int32))
+    nodes, insertions = unlink(nodes, jnp.minimum(ranked.places, null_node(size)))
+    end = SortedScores(counts[-1], ranked.values, ranked.arrivals)
+    return _run_list(learner, nodes, insertions, ranked.values, counts[:-1], rounds, keep), end
+
+
+_linked = jax.jit(linked, static_argnums=0)
+
+
+def _segments(learner: Exact, begin: SortedScores, ranked: Ranked, rounds: Rounds, keep: str) -> Iterator[Segment]:
+    """Cut the rounds into a segment per core, the last one first: scores are taken out of the list from its end."""
+    if _needs_tree(learner, rounds):
+        yield from TREE.segments(learner, begin, ranked, rounds, keep)
+        return
+    end, size = state_at_end(begin, ranked, rounds), ranked.values.size
+    nodes, null = _linked(size, end.seen), null_node(size)
+    places = np.minimum(ranked.places, np.int32(null))
+    for piece in reversed(padded_segments(rounds.length, rounds.levels.shape[-1])):
+        nodes, insertions = unlink(nodes, pad(places[piece.rounds], piece.padding, null))
+        counts, own = take_segment(rounds, piece, begin.seen)
+        run = partial(_run_list, learner, nodes, insertions, ranked.values, counts, own, keep)
+        yield Segment(piece.rounds, run, end if piece.rounds.stop == rounds.length else None)
+
+
+EXACT = NativeKernel(rank_scores, _run, _segments)

@@ -1,4 +1,8 @@
-"""Beliefs that look back a fixed number of rounds, and their evidence: the latest scores, by time and by size."""
+"""
+A window of the latest scores, by time and by size, and :class:`SlidingERM`, which answers with its quantiles.
+
+Baselines that look back a fixed number of rounds keep the same window.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.beliefs.empirical import rank_of_level
-from dpconformal.beliefs.weights import check_precision, check_prior, check_valid_count
+from dpconformal.beliefs.belief import check_precision, check_prior, check_state, check_valid_count
+from dpconformal.beliefs.empirical import PriorUntilScores, cdf_by_rank, quantile_by_rank
 from dpconformal.engine.states import advance, check_countable, joint_count, ready_to_merge, room_to_count
 from dpconformal.learner import is_valid_score
 from dpconformal.priors import Prior, Uniform
@@ -31,26 +35,14 @@ CONVENTIONS = ("linear", "higher", "inverted_cdf")
 
 
 class Window(NamedTuple):
-    """
-    The latest scores.
+    """The latest scores."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        Scores seen in all; -1 once a bad one was met inside ``jit``.
-    latest : Array, shape (window,)
-        The score of round t stands at (t - 1) mod window; +inf where none came yet.
-    ordered : Array, shape (window,)
-        The same, ascending.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    latest: Float[Array, "*B W"]  # (window,)
-    ordered: Float[Array, "*B W"]  # (window,)
+    seen: Int[Array, "*B"]  # (): scores seen in all; -1 once a bad one was met inside ``jit``
+    latest: Float[Array, "*B W"]  # (window,): that of round t stands at (t - 1) mod window; +inf where none came yet
+    ordered: Float[Array, "*B W"]  # (window,): the same, ascending
 
     def check(self, learner: Any) -> None:
-        """Refuse what no replay leaves; the support is :func:`check_latest`'s."""
-        del learner
+        """Refuse a state that no replay leaves; :func:`check_latest` checks the support."""
         check_filled(self.seen, self.latest, np.inf)
         ordered = np.asarray(self.ordered)
         raise_at("state.ordered", ordered, ordered != np.sort(self.latest, axis=-1), "state.latest, ascending")
@@ -83,11 +75,7 @@ def empty_window(size: int, dtype: Any) -> Window:
 
 
 def slide(window: Window, score: Float[Array, ""]) -> Window:
-    """
-    Take in a score and drop the oldest, in O(window).
-
-    Returns: Without counting the score: that is for the learner, which knows whether it is a good one.
-    """
+    """Take in a score and drop the oldest, in O(window). The learner counts it: only it knows whether it is valid."""
     size = window.latest.shape[-1]
     slot = jnp.arange(size, dtype=jnp.int32)
     now = (jnp.maximum(window.seen, 0) % size).astype(jnp.int32)
@@ -99,12 +87,8 @@ def slide(window: Window, score: Float[Array, ""]) -> Window:
     return Window(window.seen, jnp.where(slot == now, score, window.latest), ordered)
 
 
-def held(window: Window) -> Int[Array, ""]:
-    """
-    Count the scores in a window.
-
-    Returns: At most its size; at least 1, so that one may divide by it.
-    """
+def count_scores(window: Window) -> Int[Array, ""]:
+    """Count the scores in a window: at most its size, and at least 1, so that one may divide by it."""
     return jnp.clip(window.seen, 1, window.latest.shape[-1])
 
 
@@ -116,7 +100,7 @@ def window_quantile(window: Window, levels: Float[Array, "*n"], convention: str)
     above, or the smallest score that a share ``level`` of the window does not exceed. An index that rounding alone
     keeps from being a whole number is taken for one.
     """
-    count = held(window)
+    count = count_scores(window)
     size = count.astype(levels.dtype)
     index = levels * size - 1 if convention == "inverted_cdf" else levels * (size - 1)
     whole = jnp.round(index)
@@ -136,13 +120,13 @@ def window_quantile(window: Window, levels: Float[Array, "*n"], convention: str)
 
 def share_at_least(window: Window, score: Float[Array, ""]) -> Float[Array, ""]:
     """Return the share of the window that is at least as large as a score: its p-value among them."""
-    here = jnp.isfinite(window.ordered)
-    return jnp.sum(here & (window.ordered >= score)).astype(score.dtype) / held(window).astype(score.dtype)
+    present = jnp.isfinite(window.ordered)
+    return jnp.sum(present & (window.ordered >= score)).astype(score.dtype) / count_scores(window).astype(score.dtype)
 
 
 @register(static=("window",))
 @dataclass(frozen=True)
-class SlidingERM:
+class SlidingERM(PriorUntilScores):
     """
     Empirical quantile of the latest scores: ERM that forgets.
 
@@ -173,11 +157,6 @@ class SlidingERM:
     def __post_init__(self) -> None:
         check_prior("SlidingERM", self.prior)
         object.__setattr__(self, "window", check_size("SlidingERM.window", self.window, 1))
-
-    @property
-    def support(self) -> tuple[Scalar, Scalar]:
-        """Ends of the interval that holds every score."""
-        return self.prior.support
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> Window:
         """Return the state before any score."""
@@ -217,14 +196,8 @@ class SlidingERM:
         return _merge(self, *ready_to_merge(first, second))
 
     def _check(self, state: Any, batched: bool = False) -> None:
-        check_not_batched(self)
-        if not isinstance(state, Window):
-            raise ValueError(
-                f"state is a {type(state).__name__}: SlidingERM carries on from a Window, such as run.state"
-            )
+        check_state(self, state, Window, batched)
         check_countable(state)
-        if np.ndim(state.seen) and not batched:
-            raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
         if state.latest.shape[-1] != self.window:
             raise ValueError(
                 f"state has room for {state.latest.shape[-1]} scores, and this SlidingERM has window = {self.window}"
@@ -239,20 +212,14 @@ def _observe(learner: SlidingERM, state: Window, score: Array) -> Window:
 
 @jax.jit
 def _quantile(learner: SlidingERM, state: Window, levels: Array) -> Array:
-    rank = rank_of_level(levels, held(state))
-    answers = state.ordered[jnp.clip(rank - 1, 0, state.ordered.shape[-1] - 1)]
-    answers = jnp.where(rank > 0, answers, jnp.asarray(learner.support[0], levels.dtype))
-    answers = jnp.where(state.seen == 0, learner.prior.quantile(levels), answers)
-    return jnp.where((state.seen < 0) | jnp.isnan(levels), jnp.nan, answers)
+    count = jnp.minimum(state.seen, learner.window).astype(jnp.int32)
+    return quantile_by_rank(learner, state.ordered, state.seen, count, levels)
 
 
 @jax.jit(static_argnames="side")
 def _cdf(learner: SlidingERM, state: Window, x: Array, side: str) -> Array:
-    count = held(state)
-    passed = jnp.minimum(jnp.searchsorted(state.ordered, x, side=side), count)
-    share = passed.astype(x.dtype) / count.astype(x.dtype)
-    share = jnp.where(state.seen == 0, learner.prior.cdf(x), share)
-    return jnp.where((state.seen < 0) | jnp.isnan(x), jnp.nan, share)
+    count = jnp.minimum(state.seen, learner.window).astype(jnp.int32)
+    return cdf_by_rank(learner, state.ordered, state.seen, count, x, side)
 
 
 @jax.jit

@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.beliefs.bins import BinnedScores, bin_edges, part_way
-from dpconformal.beliefs.weights import check_valid_count
+from dpconformal.beliefs.belief import check_valid_count
+from dpconformal.beliefs.quantized import BinnedScores, bin_edges, part_way
 from dpconformal.compositions.stacks import (
     cdf_in_cells,
     quantiles_of,

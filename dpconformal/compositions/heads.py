@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.beliefs.bins import BinnedScores, bin_atoms, bin_edges, bin_index
-from dpconformal.beliefs.weights import schedule_of
+from dpconformal.beliefs.belief import schedule_of
+from dpconformal.beliefs.quantized import BinnedScores, bin_atoms, bin_edges, bin_index
 from dpconformal.engine.states import broadcast_state
 from dpconformal.engine.totals import sum_totals, totals_of
 from dpconformal.learner import State

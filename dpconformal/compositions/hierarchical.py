@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from dpconformal.beliefs.belief import Belief
-from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_rounding
+from dpconformal.beliefs.belief import Belief, check_prior, check_valid_count
+from dpconformal.beliefs.quantized import bin_atoms, bin_edges, bin_index, check_rounding
 from dpconformal.beliefs.sorted_scores import FIRST_CAPACITY, SortedScores, check_sorted, empty, grow, take_in
-from dpconformal.beliefs.weights import check_prior, check_valid_count
 from dpconformal.compositions.tree import as_groups, as_tree, nodes_of
 from dpconformal.engine.states import advance
 from dpconformal.learner import State, is_valid_score

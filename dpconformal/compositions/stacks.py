@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.beliefs import Belief, Quantized
-from dpconformal.beliefs.bins import BinnedScores
+from dpconformal.beliefs.quantized import BinnedScores
 from dpconformal.learner import ContextLearner, State
 from dpconformal.validation import is_hashable
 

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.beliefs import Belief, Exact, Quantized
-from dpconformal.beliefs.bins import bin_atoms, bin_edges, bin_index, check_rounding
-from dpconformal.beliefs.weights import check_prior, check_valid_count
+from dpconformal.beliefs.belief import check_prior, check_valid_count
+from dpconformal.beliefs.quantized import bin_atoms, bin_edges, bin_index, check_rounding
 from dpconformal.compositions.heads import credible_level, exceedance, raise_to_edges
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.priors import Prior

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpconformal.beliefs.bins import bin_edges, bin_index
+from dpconformal.beliefs.quantized import bin_edges, bin_index
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.posterior import Posterior, evidence
 from dpconformal.validation import check_int, check_not_batched, float_dtype, is_traced

@@ -108,18 +108,27 @@ def run(martingale: Martingale, p: Numbers, state: Capital | None = None) -> Pat
         dtype = np.result_type(numbers.dtype, state.shares.dtype)
         numbers, begin = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(dtype), (numbers, state))
     check_time_index("p", p)
-    return Path(*drive_rounds(_log_capital_after, martingale, begin, numbers, fresh=state is None))
+    return Path(*drive_rounds(_log_capital, martingale, begin, numbers, fresh=state is None))
 
 
 def drive_rounds(read: Any, owner: Any, state: Any, values: Float[Array, "*B T"], fresh: bool) -> tuple[Any, Any]:
-    """Read something off each round of a sequence, or of a batch; return it and the final state."""
-    # The generic scan asks its learner for `observe` alone, and no levels are asked for.
-    return drive(read, owner, state, Rounds(values, np.zeros(0, values.dtype)), fresh=fresh)
+    """Read something off the state after each round of a sequence, or of a batch; return it and the final state."""
+    # The generic scan asks for `observe` alone where no levels are asked for.
+    before, end = drive(read, owner, state, Rounds(values, np.zeros(0, values.dtype)), fresh=fresh)
+    if not values.shape[-1]:
+        return before, end
+    xp, last = jnp if is_traced(before) else np, read(owner, end, None, None)
+
+    def shift(row: Array, final: Array) -> Array:
+        return jnp.asarray(xp.concatenate([row[..., 1:], final[..., None]], axis=-1))
+
+    return jax.tree.map(shift, before, last), end  # the scan reads a state before each round
 
 
-def _log_capital_after(martingale: Martingale, state: Capital, p: Float[Array, ""], levels: Array) -> Array:
-    del levels
-    return martingale.observe(state, p).log_capital  # XLA finds that the scan computes the same state, and does so once
+@jax.jit
+def _log_capital(martingale: Any, state: Capital, p: Any, levels: Any) -> Array:
+    del martingale, p, levels
+    return state.log_capital
 
 
 class Division(NamedTuple):

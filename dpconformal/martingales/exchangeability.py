@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from dpconformal.baselines.mvp import draw_coin, key_data
-from dpconformal.beliefs.bins import bin_of
+from dpconformal.beliefs.quantized import bin_index
 from dpconformal.engine.states import advance, room_to_count
 from dpconformal.learner import State, is_valid_score
 from dpconformal.martingales.capital import Capital, Composite, Martingale, check_capital, drive_rounds, run
@@ -269,7 +269,7 @@ _with_new_coin = jax.jit(draw_coin)
 @jax.jit
 def _rank(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) -> Float[Array, ""]:
     dtype = state.coin.dtype
-    here = _bin_of(ranks, score)
+    here = bin_index(score, ranks.support, ranks.bins, "nearest")
     place = jnp.arange(ranks.bins, dtype=jnp.int32)
     less = jnp.sum(jnp.where(place < here, state.counts, 0))
     seen, equal = jnp.sum(state.counts), state.counts[here]
@@ -280,13 +280,10 @@ def _rank(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) -> Flo
 @jax.jit
 def _count_score(ranks: BinnedRanks, state: RankedBins, score: Float[Array, ""]) -> RankedBins:
     valid = is_valid_score(score, ranks.support)
-    counts = state.counts.at[_bin_of(ranks, score)].add(valid.astype(state.counts.dtype))
+    counts = state.counts.at[bin_index(score, ranks.support, ranks.bins, "nearest")].add(
+        valid.astype(state.counts.dtype)
+    )
     return draw_coin(state._replace(seen=advance(state.seen, valid), counts=counts))
-
-
-def _bin_of(ranks: BinnedRanks, score: Float[Array, ""]) -> Int[Array, ""]:
-    low, high = (jnp.asarray(end, score.dtype) for end in ranks.support)
-    return bin_of(score, low, high, ranks.bins)
 
 
 class Watch(NamedTuple):
@@ -421,14 +418,14 @@ def watch(alarm: ChangeAlarm, scores: Numbers, state: State | None = None) -> Wa
         begin, values = state, values.astype(np.dtype(state.ranks.coin.dtype))
     check_time_index("scores", scores)
     begin = begin._replace(ranks=room_to_count(begin.ranks, values.shape[-1]))
-    (statistic, raised), end = drive_rounds(_statistic_after, alarm, begin, values, fresh=state is None)
+    (statistic, raised), end = drive_rounds(_statistic, alarm, begin, values, fresh=state is None)
     return Watched(statistic, raised, end)
 
 
-def _statistic_after(alarm: ChangeAlarm, state: Watch, score: Float[Array, ""], levels: Array) -> tuple[Array, Array]:
-    del levels
-    after = alarm.observe(state, score)
-    return after.log_statistic, after.alarm
+@jax.jit
+def _statistic(alarm: ChangeAlarm, state: Watch, score: Any, levels: Any) -> tuple[Array, Array]:
+    del alarm, score, levels
+    return state.log_statistic, state.alarm
 
 
 def _check_watch(alarm: ChangeAlarm, state: Any, batch: tuple[int, ...] = ()) -> None:

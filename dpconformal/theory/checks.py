@@ -7,7 +7,7 @@ import numpy as np
 
 from dpconformal import metrics
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.beliefs.weights import schedule_of
+from dpconformal.beliefs.belief import schedule_of
 from dpconformal.compositions import Head, Hierarchical
 from dpconformal.engine.feedback import Delayed, feedback_stream
 from dpconformal.learner import fresh_state, support_of

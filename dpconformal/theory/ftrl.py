@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal import schedules
-from dpconformal.beliefs.weights import check_prior
+from dpconformal.beliefs.belief import check_prior
 from dpconformal.engine.totals import pinball
 from dpconformal.priors import Prior, Uniform
 from dpconformal.schedules import Schedule

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from dpconformal.beliefs.weights import check_prior
+from dpconformal.beliefs.belief import check_prior
 from dpconformal.priors import (
     Beta,
     Exponential,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.beliefs import Exact, Quantized
-from dpconformal.beliefs.weights import schedule_of
+from dpconformal.beliefs.belief import schedule_of
 from dpconformal.compositions import Corrected, Head
 from dpconformal.engine.totals import pinball
 from dpconformal.metrics.arrays import arrays_of, checked_run

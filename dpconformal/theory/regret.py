@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dpconformal import schedules
-from dpconformal.beliefs.bins import check_rounding
+from dpconformal.beliefs.quantized import check_rounding
 from dpconformal.theory.ftrl import concentration, odds, prior_weight, read_levels
 from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, raise_at
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpconformal as dpc
-from dpconformal.beliefs.bins import bin_edges, bin_index
+from dpconformal.beliefs.quantized import bin_edges, bin_index
 
 SCHEDULES = {
     "inverse_sqrt": (dpc.schedules.InverseSqrt(), lambda t: t**-0.5),

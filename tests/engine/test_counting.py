@@ -10,7 +10,7 @@ import pytest
 from cases import ALL, BASELINES
 
 import dpconformal as dpc
-from dpconformal.beliefs.bins import BinnedScores
+from dpconformal.beliefs.quantized import BinnedScores
 from dpconformal.beliefs.sorted_scores import SortedScores
 
 MOST = 2**31 - 1

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpconformal as dpc
-from dpconformal.beliefs import kernels
+from dpconformal.beliefs import quantized, sorted_scores
 from dpconformal.engine import kernel, pointer_loop
 from dpconformal.engine import kernel as threads
 from dpconformal.engine import pointer_loop as arrivals
@@ -40,9 +40,9 @@ VARIANTS = {
 def small_work(monkeypatch, block=32, count=3):
     """Blocks and stretches of a few rounds, and several cores, so that short sequences meet every boundary."""
     with monkeypatch.context() as patch:
-        for module in (pointer_loop, kernel, arrivals, kernels):
+        for module in (pointer_loop, kernel, arrivals, sorted_scores):
             patch.setattr(module, "BLOCK", block)
-        patch.setattr(kernels, "LONGEST", 2 * block)
+        patch.setattr(quantized, "LONGEST", 2 * block)
         patch.setattr(threads, "cores", lambda: count)
         patch.setattr(kernel, "cores", lambda: count)
         jax.clear_caches()
