@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpconformal as dpc
-from dpconformal.display.figures import FAINT, INK, OURS, panels
+from dpconformal.display import FAINT, INK, OURS, panels
 
 HERE = pathlib.Path(__file__).parent / "images"
 PART, LEVEL = 800, 0.9

@@ -10,7 +10,7 @@ import numpy as np
 
 import dpconformal as dpc
 from dpconformal import martingales
-from dpconformal.display.figures import FAINT, INK, OURS, panels
+from dpconformal.display import FAINT, INK, OURS, panels
 
 HERE = pathlib.Path(__file__).parent / "images"
 GAMBLERS = {

@@ -11,7 +11,7 @@ import numpy as np
 
 import dpconformal as dpc
 from dpconformal import theory
-from dpconformal.display.figures import COLOURS, FAINT, INK, OURS, panels
+from dpconformal.display import COLOURS, FAINT, INK, OURS, panels
 
 jax.config.update("jax_enable_x64", True)
 HERE = pathlib.Path(__file__).parent / "images"

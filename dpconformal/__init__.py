@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from dpconformal.checkpoints import Checkpoint, load, save
     from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, auto
     from dpconformal.conformal import Conformal, Online, conformalize
-    from dpconformal.panel.fitting import fit_belief
-    from dpconformal.panel.replaying import replay_panel
+    from dpconformal.panel.replaying import fit_belief, replay_panel
     from dpconformal.report import report
     from dpconformal.theory.catalogue import learners
 
@@ -114,8 +113,7 @@ _NAMES = {
     "checkpoints": ("Checkpoint", "load", "save"),
     "compositions": ("Aggregate", "Corrected", "Credible", "Hierarchical", "auto"),
     "conformal": ("Conformal", "Online", "conformalize"),
-    "panel.fitting": ("fit_belief",),
-    "panel.replaying": ("replay_panel",),
+    "panel.replaying": ("fit_belief", "replay_panel"),
     "report.page": ("report",),
     "theory.catalogue": ("learners",),
 }

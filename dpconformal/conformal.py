@@ -20,7 +20,7 @@ from dpconformal.validation import Numbers, as_levels, as_numbers, check_not_col
 
 class Conformal(NamedTuple):
     """
-    What :func:`conformalize` made of a recorded stream.
+    Results of :func:`conformalize`: sets of a recorded stream.
 
     Attributes
     ----------
@@ -32,13 +32,13 @@ class Conformal(NamedTuple):
     levels : array, shape (A,) or (T, A)
         As they were asked for.
     score : Score
-        What was measured.
+        The nonconformity score.
     """
 
     sets: Any
     run: Replay
-    levels: Any  # (A,) or (T, A)
-    score: Any
+    levels: np.ndarray
+    score: Score
 
     @property
     def thresholds(self) -> Any:
@@ -54,12 +54,11 @@ class Conformal(NamedTuple):
     @property
     def coverage(self) -> Any:
         """Share of rounds in which the label is in its set, shape (..., A)."""
-        run = self.run
-        if run.mask is None:
+        if self.run.mask is None:
             return self.covered.mean(axis=-2)
         # Over the rounds of each sequence whose label is not missing; the others have NaN for a score.
-        hits: Any = np.asarray(run.scores, float)[..., None] <= np.asarray(run.thresholds, float)
-        count: Any = np.count_nonzero(~np.asarray(run.mask), axis=-1)
+        hits: Any = np.asarray(self.run.scores, float)[..., None] <= np.asarray(self.run.thresholds, float)
+        count: Any = np.count_nonzero(~np.asarray(self.run.mask), axis=-1)
         if self.score.sides == 2:
             hits, count = hits.all(axis=0), count[0]
         with np.errstate(invalid="ignore"):  # no label at all: NaN
@@ -95,8 +94,7 @@ def conformalize(
     predictions : array_like, shape (T, ...) or (..., T, ...)
         Of any model, made before the label of their round was known; each score says what shape it needs.
     labels : array_like, shape (T,) or (..., T)
-        What came true; vectors have one more axis. As in :func:`dpconformal.replay` times that go back or repeat and
-        column vectors are refused.
+        What came true; vectors have one more axis. Column vectors, and times that go back or repeat, are refused.
     levels : array_like, shape (A,) or (T, A)
         Confidence levels in [0, 1], the same every round or one row a round.
     state : State, optional
@@ -106,8 +104,7 @@ def conformalize(
     noise : array_like, shape (..., T), optional
         Uniform numbers, for scores that are randomized.
     mask : array_like of bool, shape (T,) or (..., T), optional
-        True for rounds whose label is missing: they have sets, and then nothing is observed, as in
-        :func:`dpconformal.replay`. What stands in ``labels`` there is not looked at.
+        True for rounds whose label is missing: they have sets, and nothing is observed. Their ``labels`` are ignored.
     delay : int or array_like of int
         How many rounds late each label becomes known, as in :func:`dpconformal.replay`. An array broadcasts against the
         leading axes of the labels: a horizon for each series, or one series at many delays.
@@ -116,11 +113,6 @@ def conformalize(
     -------
     Conformal
         Sets, thresholds, coverage and the run itself.
-
-    Raises
-    ------
-    ValueError
-        Naming the argument, the index and the value, before anything runs.
 
     Examples
     --------
@@ -134,7 +126,7 @@ def conformalize(
     """
     check_score(score)
     delay = checked_delay(delay)
-    extra, given_mask = {} if noise is None else {"noise": noise}, mask
+    extra, given_mask = _if_given(noise=noise), mask
     if mask is None:
         scores = score(predictions, labels, **extra)
     else:
@@ -146,10 +138,12 @@ def conformalize(
         check_not_column("labels", rounds, "conformalize", delay)
     # Predictions are an array, or a tuple of arrays.
     several = isinstance(predictions, (tuple, list)) and any(hasattr(part, "shape") for part in predictions)
-    parts = [(f"predictions[{k}]", part) for k, part in enumerate(predictions)] if several else []
-    for name, given in [*(parts or [("predictions", predictions)]), ("labels", labels)]:
+    parts = (
+        {f"predictions[{k}]": part for k, part in enumerate(predictions)} if several else {"predictions": predictions}
+    )
+    for name, given in {**parts, "labels": labels}.items():
         check_time_index(name, given, len(rounds) - 1)
-    for name, given in (("mask", given_mask), ("noise", noise)):
+    for name, given in {"mask": given_mask, "noise": noise}.items():
         check_time_index(name, given)
     batch = leading_axes(delay, rounds[:-1])
     if score.sides == 2 and len(batch) >= len(rounds):  # axes of the delays come after that of the sides
@@ -164,7 +158,7 @@ def conformalize(
 
 
 def _repeat_for_delays(values: Any, rounds: tuple[int, ...], batch: tuple[int, ...]) -> Any:
-    """Repeat arrays that begin with the axes of the rounds for every delay; there may be several in a tree."""
+    """Repeat for every delay the arrays of a tree that begin with the axes of the rounds."""
 
     def is_array(value: Any) -> bool:
         try:
@@ -178,8 +172,8 @@ def _repeat_for_delays(values: Any, rounds: tuple[int, ...], batch: tuple[int, .
     return spread_rounds(arrays, len(rounds) - 1, batch)
 
 
-def _scores_and_mask(score: Score, predictions: Any, labels: Any, mask: Any, extra: Any) -> tuple[Any, Any]:
-    """Score the labels that are there; those of vectors have an axis that the mask has not."""
+def _scores_and_mask(score: Score, predictions: Any, labels: Any, mask: Any, extra: dict[str, Any]) -> tuple[Any, Any]:
+    """Score the labels that are not missing; labels that are vectors have an axis that the mask has not."""
     values = labels if isinstance(labels, jax.Array) else np.asarray(labels)
     errors = []
     for shape in (values.shape, values.shape[:-1]):
@@ -195,13 +189,18 @@ def _scores_and_mask(score: Score, predictions: Any, labels: Any, mask: Any, ext
 
 
 def _fill_missing(values: Any, missing: Any) -> Any:
-    """Put a label that is there in the place of those that are missing: a score refuses NaN, and is not used."""
+    """Put a label that is known in the place of those that are missing, for a score refuses NaN. It is not used."""
     where = missing.reshape(missing.shape + (1,) * (values.ndim - missing.ndim))
     if is_traced(values, missing):
         return jnp.where(where, jnp.zeros((), values.dtype), values)
-    there = np.asarray(values)[~missing]
-    filled = np.where(where, there[0] if len(there) else np.zeros((), values.dtype), np.asarray(values))
+    known = np.asarray(values)[~missing]
+    filled = np.where(where, known[0] if len(known) else np.zeros((), values.dtype), np.asarray(values))
     return jnp.asarray(filled) if isinstance(values, jax.Array) else filled
+
+
+def _if_given(**arguments: Any) -> dict[str, Any]:
+    """Keep the arguments that are not None: scores and learners that have no use for them do not take them."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def check_score(score: Any) -> None:
@@ -226,14 +225,14 @@ class Online:
     """
     Confidence sets in a live loop.
 
-    In each round :meth:`predict_set` answers any levels, as often as asked, and :meth:`update` tells the label. Nothing
-    but labels changes anything: a set is made from the past alone. A round whose label never comes is one without
-    :meth:`update`: it leaves no trace, like a masked round of :func:`dpconformal.replay`. A label that comes late is
-    told late, with the prediction that its set was made from: keep predictions, and leave the model to its own loop.
+    In each round :meth:`predict_set` answers any levels, as often as asked, and :meth:`update` takes the label. Only
+    labels change the state, so a set is made from the past alone. If a label never comes, leave out :meth:`update`:
+    that is a masked round of :func:`dpconformal.replay`. If it comes late, call :meth:`update` late, with the
+    prediction that its set was made from: keep predictions, and leave the model to its own loop.
 
-    Threads may share the object: a lock makes them take turns, and no label is lost. What a thread is told depends on
-    the labels that others told before. With a base model, let one thread do all of a round, or keep predictions: where
-    two threads ask about different inputs before either tells its label, the first prediction is made anew.
+    Threads may share the object: a lock makes them take turns, and no label is lost. With a base model, let one thread
+    do all of a round, or keep predictions: where two threads ask about different inputs before either gives its label,
+    the first prediction is made anew.
 
     Parameters
     ----------
@@ -242,15 +241,14 @@ class Online:
     score : Score
         From :mod:`dpconformal.scores`.
     model : Model, optional
-        Base model with ``predict`` and ``learn``; see :func:`dpconformal.models.from_sklearn`. None: what is passed as
-        x is the prediction itself.
+        Base model, such as that of :func:`dpconformal.models.from_sklearn`. None: x is the prediction itself.
     state : tuple of State, optional
         Where to carry on: ``online.state`` of another loop.
 
     Attributes
     ----------
     state : tuple of State
-        What the learner knows, a state for each side of the score.
+        State of the learner for each side of the score.
     model : Model or None
         The base model as it is now.
     rounds : int
@@ -286,7 +284,7 @@ class Online:
         self._lock = threading.RLock()  # an update reads the state, and writes it later
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._lock:  # all of the same moment
+        with self._lock:  # values of the same moment
             return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
@@ -294,18 +292,10 @@ class Online:
 
     def predict(self, x: Any) -> Any:
         """
-        Ask the base model.
+        Predict for the input of a round with the base model; return the input itself where there is none.
 
-        Parameters
-        ----------
-        x : object
-            Input of the round.
-
-        Returns
-        -------
-        object
-            Its prediction; x itself where there is no model. Asked twice in a round for the same input, it answers from
-            memory, so that a label is scored against the prediction that its set was made from.
+        A second call in a round with the same input answers from memory, so that a label is scored against the
+        prediction that its set was made from.
         """
         if self.model is None:
             return x
@@ -317,26 +307,11 @@ class Online:
             return self._last[1]
 
     def thresholds(self, levels: Numbers, context: Any = None) -> Any:
-        """
-        Ask the learner for thresholds alone.
-
-        Parameters
-        ----------
-        levels : array_like, shape (A,)
-            Confidence levels of sets.
-        context : array_like, optional
-            For learners that take it.
-
-        Returns
-        -------
-        Array, shape (A,)
-            Thresholds; (2, A) for a score with two sides.
-        """
+        """Find the thresholds of :meth:`predict_set`, shape (A,); (2, A) for a score with two sides."""
         asked = np.asarray(side_levels(self.score, levels, self.learner))
         if asked.ndim != 1 or not asked.size:
             raise ValueError(f"levels has shape {asked.shape}: pass (A,), such as [0.9]")
-        extra = {} if context is None else {"context": context}
-        found = [self.learner.quantile(state, asked, **extra) for state in self.state]
+        found = [self.learner.quantile(state, asked, **_if_given(context=context)) for state in self.state]
         return found[0] if self.score.sides == 1 else jnp.stack(found)
 
     def predict_set(self, x: Any, levels: Numbers, context: Any = None, noise: Numbers = None) -> Any:
@@ -348,7 +323,7 @@ class Online:
         x : object
             Input of the round; or the prediction, where there is no model.
         levels : array_like, shape (A,)
-            Confidence levels in [0, 1], other ones every round if you like.
+            Confidence levels in [0, 1]; they may change every round.
         context : array_like, optional
             For learners that take it.
         noise : float, optional
@@ -359,22 +334,19 @@ class Online:
         Interval, array of bool, Ball or EllipsoidRegion
             Sets, of shape (A,); a mask of shape (A, K).
         """
-        extra = {} if noise is None else {"noise": noise}
         with self._lock:  # the prediction and the thresholds are of the same moment
-            return self.score.set(self.predict(x), self.thresholds(levels, context), **extra)
+            return self.score.set(self.predict(x), self.thresholds(levels, context), **_if_given(noise=noise))
 
     def update(self, x: Any, y: Any, context: Any = None, noise: Numbers = None) -> Any:
         """
-        Tell the label: the learner observes its score, then the base model learns from it.
+        Learn from a label: the learner observes its score, then the base model learns.
 
         Parameters
         ----------
-        x : object
-            Input of the round; or the prediction, where there is no model.
-        y : object
-            Its label.
-        context, noise
+        x, context, noise
             As for :meth:`predict_set`.
+        y : object
+            The label.
 
         Returns
         -------
@@ -384,16 +356,16 @@ class Online:
         Raises
         ------
         ValueError
-            For a label or score that is refused. The learner's state has not changed then, nor has it if the model
+            For a label or score that is refused. The learner's state has not changed then; nor has it if the model
             fails to learn.
         """
         with self._lock:
             score, state = None, self.state
-            named = getattr(self.model, "label", None)
-            label = y if named is None else named(y)
+            convert = getattr(self.model, "label", None)
+            label = y if convert is None else convert(y)
             if getattr(self.model, "ready", True):
-                score = self.score(self.predict(x), label, **({} if noise is None else {"noise": noise}))
-                given = {} if context is None else {"context": context}
+                score = self.score(self.predict(x), label, **_if_given(noise=noise))
+                given = _if_given(context=context)
                 sides = [score] if self.score.sides == 1 else list(score)
                 state = tuple(self.learner.observe(one, side, **given) for one, side in zip(state, sides, strict=True))
             if self.model is not None:

@@ -1,7 +1,8 @@
-"""Base models for a live loop: what predicts, and learns from each label."""
+"""Base models of a live loop, which predict and learn from each label; scikit-learn's estimators as such."""
 
 import copy
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,19 +16,18 @@ class Model(Protocol):
     """
     A base model: any black box with two methods.
 
-    More is used where it is offered: ``label(y)``, what to make of a label before it is scored, such as the number of
-    its class; ``ready``, False as long as the model has learned too little to predict.
+    Two more members are used if they exist: ``label(y)`` converts a label before it is scored, for instance to the
+    number of its class; ``ready`` is False as long as the model has learned too little to predict.
     """
 
     def predict(self, x: Any) -> Any:
         """Predict for one input, in the shape that the score needs."""
-        ...
 
     def learn(self, x: Any, y: Any) -> Any:
         """Learn from one label; return the model that knows it, or None for a model that changes itself."""
-        ...
 
 
+@dataclass(eq=False)
 class Estimator:
     """
     A scikit-learn estimator as a base model; made by :func:`from_sklearn`.
@@ -40,15 +40,14 @@ class Estimator:
         Labels in the order of the columns of a mask; None for a regressor.
     """
 
-    def __init__(
-        self, estimator: Any, method: str, learning: str, classes: Any, refit_every: int | None, window: int | None
-    ) -> None:
-        self.estimator, self.method, self.learning = estimator, method, learning
-        self._refit_every, self._window = refit_every, window
-        self.classes = None if classes is None else np.asarray(classes)
-        self._inputs: list[Any] = []
-        self._labels: list[Any] = []
-        self._seen = 0
+    estimator: Any
+    learning: Literal["frozen", "partial_fit", "refit"]
+    classes: np.ndarray | None
+    refit_every: int = 1
+    window: int | None = None
+    _inputs: list[Any] = field(default_factory=list, init=False, repr=False)  # what the next refit is made of
+    _labels: list[Any] = field(default_factory=list, init=False, repr=False)
+    _seen: int = field(default=0, init=False, repr=False)  # labels since the beginning
 
     @property
     def ready(self) -> bool:
@@ -64,16 +63,16 @@ class Estimator:
 
     def predict(self, x: Any) -> Any:
         """Predict for one input: a row of numbers, or a data frame of one row."""
-        found = getattr(self.estimator, self.method)(_rows([x]))[0]
         if self.classes is None:
-            return found
+            return self.estimator.predict(_rows([x]))[0]
+        found = self.estimator.predict_proba(_rows([x]))[0]
         known = getattr(self.estimator, "classes_", self.classes)
         p = np.zeros(len(self.classes))  # classes that the last fit has not met have no probability
         p[[int(np.flatnonzero(self.classes == name)[0]) for name in known]] = found
         return p
 
     def label(self, y: Any) -> Any:
-        """Return the number of a class; a real label as it is, if it is one."""
+        """Return the number of a class, or a real label as it is."""
         if self.classes is None:
             if not np.all(np.isfinite(as_numbers("y", y))):
                 raise ValueError(f"y = {y!r}: must be finite; drop the round or replace it on purpose")
@@ -89,22 +88,17 @@ class Estimator:
             first = {} if self.classes is None else {"classes": self.classes}
             self.estimator.partial_fit(_rows([x]), np.asarray([y]), **first)
         elif self.learning == "refit":
-            before = self._inputs, self._labels, self._seen
-            kept = slice(None if self._window is None else -self._window, None)
-            # Copies: the caller may use its array again.
-            self._inputs = [*self._inputs, copy.deepcopy(x)][kept]
-            self._labels, self._seen = [*self._labels, y][kept], self._seen + 1
-            try:
-                if self._seen % (self._refit_every or 1) == 0:
-                    # On a copy, for a fit that fails leaves an estimator neither old nor new.
-                    self.estimator = copy.deepcopy(self.estimator).fit(_rows(self._inputs), np.asarray(self._labels))
-            except Exception:
-                self._inputs, self._labels, self._seen = before
-                raise
+            kept = slice(None if self.window is None else -self.window, None)
+            # A copy of the input: the caller may use its array again.
+            inputs, labels = [*self._inputs, copy.deepcopy(x)][kept], [*self._labels, y][kept]
+            if (self._seen + 1) % self.refit_every == 0:
+                # On a copy, for a fit that fails leaves an estimator neither old nor new.
+                self.estimator = copy.deepcopy(self.estimator).fit(_rows(inputs), np.asarray(labels))
+            self._inputs, self._labels, self._seen = inputs, labels, self._seen + 1
 
 
 def _rows(inputs: list[Any]) -> Any:
-    """Stack inputs to what scikit-learn takes: a frame if they are frames of one row, an array otherwise."""
+    """Stack inputs for scikit-learn: to a frame if they are frames of one row, to an array otherwise."""
     if hasattr(inputs[0], "columns"):
         import pandas as pd
 
@@ -116,10 +110,10 @@ def from_sklearn(
     estimator: Any, classes: Any = None, refit_every: int | None = None, window: int | None = None, frozen: bool = False
 ) -> Estimator:
     """
-    Let a scikit-learn estimator be the base model of :class:`dpconformal.Online`.
+    Adapt a scikit-learn estimator as the base model of :class:`dpconformal.Online`.
 
     A classifier predicts by ``predict_proba``, anything else by ``predict``. It learns from each label by
-    ``partial_fit`` if it can, and otherwise by fitting again now and then.
+    ``partial_fit``, or by a fit every ``refit_every`` labels.
 
     Parameters
     ----------
@@ -132,17 +126,12 @@ def from_sklearn(
     window : int, optional
         Fit on that many of the last labels only.
     frozen : bool
-        Whether it stays as it is.
+        Whether the estimator never learns.
 
     Returns
     -------
     Estimator
         The base model.
-
-    Raises
-    ------
-    ValueError
-        If the estimator can neither predict nor learn as asked.
 
     Examples
     --------
@@ -167,6 +156,7 @@ def from_sklearn(
         window = check_int("window", window, 1)
         if refit_every is None:
             raise ValueError(f"window = {window}: only a fit on the last labels has one; give refit_every, too")
+    learning: Literal["frozen", "partial_fit", "refit"]
     learning = "frozen" if frozen else "partial_fit" if refit_every is None else "refit"
     if learning == "partial_fit" and not hasattr(estimator, "partial_fit"):
         raise ValueError(
@@ -181,5 +171,4 @@ def from_sklearn(
             )
     if not classifies and classes is not None:
         raise ValueError(f"classes = {classes!r}: {type(estimator).__name__} is no classifier; leave them out")
-    method = "predict_proba" if classifies else "predict"
-    return Estimator(estimator, method, learning, classes, refit_every, window)
+    return Estimator(estimator, learning, None if classes is None else np.asarray(classes), refit_every or 1, window)

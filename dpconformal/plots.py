@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 
 from dpconformal import metrics, streams
-from dpconformal.display.figures import FAINT, panels, pyplot, quiet
+from dpconformal.display import FAINT, panels, pyplot, quiet
 from dpconformal.learner import Learner
-from dpconformal.metrics import rolling_coverage
 from dpconformal.metrics.arrays import arrays_of, observed_rounds
 from dpconformal.replay import Replay, replay
 from dpconformal.validation import Numbers
@@ -34,15 +33,13 @@ def thresholds(run: Replay, ax: Any = None) -> Any:
     check_one_sequence(run)
     # A round without a score has thresholds, and no dot: Matplotlib leaves NaN out.
     series, scores, levels = (np.asarray(part, float) for part in (run.thresholds, run.scores, run.levels))
-    ax = axes_or_new(ax, 8.0, 4.0)
-    time = np.arange(1, scores.size + 1)
+    ax, time = axes_or_new(ax, 8.0, 4.0), np.arange(1, scores.size + 1)
     ax.scatter(time, scores, s=6, color=FAINT, alpha=0.35, linewidths=0, label="scores", rasterized=True)
-    labels = []
-    for column, level, colour in zip(series.T, levels, shades(len(levels)), strict=True):
+    heights = []
+    for column, colour in zip(series.T, shades(len(levels)), strict=True):
         ax.plot(time, column, color=colour, linewidth=1.6)
-        finite = column[np.isfinite(column)]
-        labels.append((finite[-1] if finite.size else np.nan, f"{level:g}", colour))
-    _label_lines(ax, time[-1] if time.size else 0, labels)
+        heights.append(np.append(np.nan, column[np.isfinite(column)])[-1])
+    _label_lines(ax, scores.size, heights, levels)
     ax.set(xlabel="round", ylabel="score", title="Thresholds by confidence level")
     return ax
 
@@ -66,15 +63,12 @@ def coverage(run: Replay, window: int = 250, ax: Any = None) -> Any:
         With the picture: a solid line a level, its target dashed.
     """
     check_one_sequence(run)
-    series, levels = np.asarray(rolling_coverage(run, window)), np.asarray(run.levels, float)
-    ax = axes_or_new(ax, 8.0, 4.0)
-    time = observed_rounds(run)[window - 1 :]
-    labels = []
+    series, levels = np.asarray(metrics.rolling_coverage(run, window)), np.asarray(run.levels, float)
+    ax, time = axes_or_new(ax, 8.0, 4.0), observed_rounds(run)[window - 1 :]
     for column, level, colour in zip(series.T, levels, shades(len(levels)), strict=True):
         ax.hlines(level, time[0], time[-1], color=colour, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.8)
         ax.plot(time, column, color=colour, linewidth=1.6)
-        labels.append((level, f"{level:g}", colour))
-    _label_lines(ax, time[-1], labels)
+    _label_lines(ax, int(time[-1]), levels, levels)
     ax.set(xlabel="round", ylabel="coverage", title=f"Coverage over the last {window} rounds (target dashed)")
     return ax
 
@@ -107,11 +101,10 @@ def behaviour(learner: Learner, levels: Numbers = (0.5, 0.9), rounds: int = 600,
     figure, axes = panels(1, 3, 11.0, 2.7, sharey=True)
     for ax, (name, scores) in zip(axes[0], named.items(), strict=True):
         run: Any = replay(learner, scores, levels)
-        ax.set_ylim(-0.08, 1.12)
+        ax.set_ylim(-0.08, 1.12)  # before the labels are placed
         thresholds(run, ax)
         shares = ", ".join(f"{share:.2f}" for share in metrics.coverage(run))
-        ax.set(title=f"{name}: covered {shares}", ylabel="score" if name == "iid" else "")
-        ax.set_ylim(-0.08, 1.12)
+        ax.set(title=f"{name}: covered {shares}", ylabel="score" if name == "iid" else "", ylim=(-0.08, 1.12))
     return figure
 
 
@@ -139,11 +132,12 @@ def shades(count: int) -> list[Any]:
     return [matplotlib.colormaps["viridis"](x) for x in np.linspace(0.82, 0.05, max(count, 1))[:count]]
 
 
-def _label_lines(ax: Any, x: Any, labels: list[tuple[float, str, Any]]) -> None:
-    """Write each line's level at its end, pushed apart where lines end close together."""
+def _label_lines(ax: Any, x: int, heights: Any, levels: np.ndarray) -> None:
+    """Write each line's level at its end, pushed apart where lines end close together; none at a height of NaN."""
     low, high = ax.get_ylim()
-    step, height = 0.055 * (high - low), -np.inf
+    step, least = 0.055 * (high - low), -np.inf
     style = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
-    for y, text, colour in sorted((label for label in labels if np.isfinite(label[0])), key=lambda label: label[0]):
-        height = max(y, height + step)
-        ax.annotate(text, (x, height), (6, 0), color=colour, **style)
+    lines = zip(heights, levels, shades(len(levels)), strict=True)
+    for height, level, colour in sorted((line for line in lines if np.isfinite(line[0])), key=lambda line: line[0]):
+        least = max(height, least + step)
+        ax.annotate(f"{level:g}", (x, least), (6, 0), color=colour, **style)

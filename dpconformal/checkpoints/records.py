@@ -1,6 +1,5 @@
 """Learners, priors, schedules and rates as JSON beside arrays, and back: no code, and every number to the last bit."""
 
-import contextlib
 import dataclasses
 import inspect
 import itertools
@@ -35,7 +34,7 @@ CLASSES: dict[str, type] = {
     **{f"schedules.{kind.__name__}": kind for kind in SCHEDULES},
     "rates.Power": rates.Power,
 }
-# Names of before a class changed its meaning: what was saved under them cannot be carried on from.
+# Names from before a class changed its meaning: what was saved under them cannot be carried on from.
 RETIRED = {
     "PID": "it holds a PID of before its steps and its integrator were those of the authors' code, and what that one "
     "learned means nothing to the present one: make a PID and replay the scores",
@@ -73,12 +72,12 @@ def describe(value: Any, arrays: list[np.ndarray]) -> Any:
         fields = {field.name: describe(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
         return {"class": _NAMES[type(value)], "fields": fields}
     if isinstance(value, priors.NumPyroPrior):
-        return _record_distribution(value.distribution, arrays)
+        return _describe_distribution(value.distribution, arrays)
     for name, (kind, method) in _FUNCTIONS.items():
         if isinstance(value, kind):
-            return {"function": name, "values": [describe(said, arrays) for said in _values(value, method)]}
+            return {"function": name, "values": [describe(said, arrays) for said in _sample(value, method)]}
     if hasattr(value, "arg_constraints"):  # a distribution within another
-        return _record_distribution(value, arrays)
+        return _describe_distribution(value, arrays)
     raise ValueError(
         f"{type(value).__name__} is no class of dpconformal's, and a file holds no code: keep its state by "
         "your own means"
@@ -115,13 +114,15 @@ def make_from(entry: Any, arrays: list[Any], function: Callable[[Any], Any] | No
         case {"tuple": list(parts), **rest} if not rest:
             return tuple(make_from(part, arrays, function) for part in parts)
         case {"class": str(name), "fields": dict(fields), **rest} if not rest and name in CLASSES:
-            return _instance(CLASSES[name], {key: make_from(part, arrays, function) for key, part in fields.items()})
+            return _make_instance(
+                CLASSES[name], {key: make_from(part, arrays, function) for key, part in fields.items()}
+            )
         case {"class": str(name), **rest} if name in RETIRED:
             raise ValueError(RETIRED[name])
         case {"distribution": str(name), "parameters": dict(given), **rest} if not rest:
-            return _distribution(name, {key: make_from(part, arrays) for key, part in given.items()})
+            return _make_distribution(name, {key: make_from(part, arrays) for key, part in given.items()})
         case {"function": str(name), "values": list(values), **rest} if not rest and name in _FUNCTIONS:
-            return _custom(name, [make_from(value, arrays) for value in values], function)
+            return _restore_function(name, [make_from(value, arrays) for value in values], function)
     raise ValueError(f"{str(entry)[:80]} describes nothing that dpconformal has")
 
 
@@ -146,20 +147,21 @@ def _check_tree(tree: Any) -> None:
 
 
 def _check_broadcast(given: dict[str, Any]) -> None:
-    """Refuse arrays of one object that stand for much more numbers together than they have."""
-    sizes = {name: value.shape for name, value in given.items() if isinstance(value, (np.ndarray, jax.Array))}
-    for (one, first), (other, second) in itertools.combinations(sizes.items(), 2):
-        joint = 0
-        with contextlib.suppress(ValueError):  # most are not meant to go together
+    """Refuse arrays of one object that stand for many more numbers together than they have."""
+    shapes = {name: value.shape for name, value in given.items() if isinstance(value, (np.ndarray, jax.Array))}
+    for (one, first), (other, second) in itertools.combinations(shapes.items(), 2):
+        try:
             joint = math.prod(np.broadcast_shapes(first, second))
+        except ValueError:  # most are not meant to go together
+            continue
         if joint > math.prod(first) + math.prod(second):
             raise ValueError(f"{one} and {other} have shapes {first} and {second}, which make {joint:,} numbers")
 
 
-def _instance(kind: Any, given: dict[str, Any]) -> Any:
+def _make_instance(kind: Any, given: dict[str, Any]) -> Any:
     """Construct, which checks, and then put every number in its place as it was: constructors normalise again."""
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    unknown = next((name for name in given if name not in fields), None)
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    unknown = next((name for name in given if name not in defaults), None)
     if unknown is not None:
         raise ValueError(f"{kind.__name__} has no {unknown}")
     _check_broadcast(given)
@@ -168,11 +170,11 @@ def _instance(kind: Any, given: dict[str, Any]) -> Any:
     # What a later version adds has a default, or what it was before, so that older files go on being read.
     if kind is beliefs.Quantized or (kind is compositions.Hierarchical and given.get("bins") is not None):
         given = {"rounding": "nearest", **given}
-    values = [given.get(name, field.default) for name, field in fields.items()]
-    missing = next((name for name, value in zip(fields, values, strict=True) if value is dataclasses.MISSING), None)
+    values = defaults | given
+    missing = next((name for name, value in values.items() if value is dataclasses.MISSING), None)
     if missing is not None:
         raise ValueError(f"{kind.__name__} has no {missing} in this file")
-    made = kind(*values)
+    made = kind(*values.values())
     for name, value in given.items():
         if isinstance(value, (np.ndarray, jax.Array)):
             normal = np.asarray(getattr(made, name))
@@ -182,26 +184,28 @@ def _instance(kind: Any, given: dict[str, Any]) -> Any:
     return made
 
 
-def _values(custom: Any, method: str) -> list[float]:
+def _sample(custom: Any, method: str) -> list[float]:
+    """Return what a user's function says at some rounds."""
     return [float(getattr(custom, method)(float(t))) for t in _ROUNDS]
 
 
-def _custom(name: str, values: list[Any], function: Callable[[Any], Any] | None) -> Any:
-    kind, method = _FUNCTIONS[name]
+def _restore_function(name: str, values: list[Any], function: Callable[[Any], Any] | None) -> Any:
+    """Take the user's function again, and hold it to what the first one said."""
     if function is None:
         raise ValueError(
             f"it was saved with a {name.split('.')[0][:-1]} of your own: pass it as load(path, function=...)"
         )
+    kind, method = _FUNCTIONS[name]
     custom = kind(function)
     if len(values) != len(_ROUNDS) or not all(isinstance(value, float) for value in values):
         raise ValueError("the function's values are not there")
-    for t, said, was in zip(_ROUNDS, _values(custom, method), values, strict=True):
-        if not (abs(said - was) <= 1e-5 * abs(was) or (math.isnan(said) and math.isnan(was))):
+    for t, said, was in zip(_ROUNDS, _sample(custom, method), values, strict=True):
+        if not np.isclose(said, was, rtol=1e-5, atol=0, equal_nan=True):
             raise ValueError(f"function gives {said:g} in round {t}, and the one it was saved with gave {was:g}")
     return custom
 
 
-def _record_distribution(distribution: Any, arrays: list[np.ndarray]) -> dict[str, Any]:
+def _describe_distribution(distribution: Any, arrays: list[np.ndarray]) -> dict[str, Any]:
     """Describe a distribution by its class and the arguments of its constructor."""
     name = type(distribution).__name__
     if _class(name) is not type(distribution):
@@ -220,7 +224,7 @@ def _record_distribution(distribution: Any, arrays: list[np.ndarray]) -> dict[st
     return {"distribution": name, "parameters": described}
 
 
-def _distribution(name: str, given: dict[str, Any]) -> Any:
+def _make_distribution(name: str, given: dict[str, Any]) -> priors.NumPyroPrior:
     """Make a prior; as an argument of another distribution it stands for its own."""
     given = {key: getattr(value, "distribution", value) for key, value in given.items()}
     found = _class(name)
@@ -238,6 +242,7 @@ def _parameters(kind: type) -> list[str]:
 
 
 def _class(name: Any) -> Any:
+    """Return NumPyro's distribution of a name, or None."""
     import numpyro  # whole: ArviZ 1.x imports it lazily, and its parts alone would be executed twice
 
     known = numpyro.distributions

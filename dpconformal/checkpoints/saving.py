@@ -11,7 +11,7 @@ import numpy as np
 from dpconformal.checkpoints.container import pack, unpack, write_whole
 from dpconformal.checkpoints.records import LEARNERS, as_jax, check_extent, describe, make_from, take_array
 from dpconformal.engine.feedback import Delayed, split_delayed_state
-from dpconformal.learner import ContextLearner, SizedLearner, State, fresh_state
+from dpconformal.learner import ContextLearner, Learner, SizedLearner, State, fresh_state
 from dpconformal.rounds import Rounds
 from dpconformal.validation import is_traced
 
@@ -20,32 +20,22 @@ _MOST = 2**31  # bytes of an empty state that a learner without one may ask for
 
 
 class Checkpoint(NamedTuple):
-    """
-    What was saved.
+    """A learner with its hyperparameters as they were, and its state or None, as :func:`load` returns them."""
 
-    Attributes
-    ----------
-    learner : Learner
-        With every hyperparameter as it was.
-    state : State or None
-        To carry on from.
-    """
-
-    learner: Any
-    state: State
+    learner: Learner
+    state: State  # to carry on from; None if none was saved
 
 
-def save(path: str | os.PathLike[str], learner: Any, state: State = None) -> None:
+def save(path: str | os.PathLike[str], learner: Learner, state: State = None) -> None:
     """
     Save a learner and its state in one file.
 
-    The file appears whole or not at all, replaces an older one in one step, and is on the disk when this returns:
-    neither a killed process nor a full disk costs more than the checkpoint that was being written.
+    The file appears whole or not at all, replaces an older one in one step, and is on the disk when this returns.
 
     Parameters
     ----------
     path : path
-        The file. Its folder must be there; the name is yours to choose, ``.dpc`` is usual.
+        The file, in a folder that exists; ``.dpc`` is usual.
     learner : Learner
         Any of dpconformal's, with any of its priors, schedules and rates, or a prior from NumPyro.
     state : State, optional
@@ -57,10 +47,6 @@ def save(path: str | os.PathLike[str], learner: Any, state: State = None) -> Non
         If the two do not belong together, the state is invalid, or a part is of a class of your own.
     OSError
         If the disk refuses. A file that was there before is untouched then.
-
-    See Also
-    --------
-    load : The way back.
 
     Examples
     --------
@@ -95,10 +81,10 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
     Parameters
     ----------
     path : path
-        A file that :func:`save` wrote. What it is called does not matter: the content decides.
+        A file that :func:`save` wrote, under any name.
     function : callable, optional
-        For a learner that was saved with a schedule or rate of your own: that function, since a file holds no code.
-        It is held to what the first one said.
+        The schedule or rate of your own that the learner was saved with, since a file holds no code. It must give the
+        same values.
 
     Returns
     -------
@@ -113,8 +99,7 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
 
     Notes
     -----
-    Nothing in a file can run code or name another file, and no more memory is taken than the size of the file warrants.
-    The format is documented in :mod:`dpconformal.checkpoints.container`; later versions go on reading it.
+    Nothing in a file can run code or name another file; :mod:`dpconformal.checkpoints.container` has the format.
 
     Examples
     --------
@@ -132,7 +117,11 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
         if not isinstance(learner, LEARNERS):
             raise ValueError("it describes no learner")
         entry = header.get("state")
-        state = None if entry is None else state_from(learner, _leaves(entry, arrays))
+        state = None
+        if entry is not None:
+            if not (isinstance(entry, dict) and all(type(k) is int and 0 <= k < len(arrays) for k in entry.values())):
+                raise ValueError("its state is no list of arrays")
+            state = state_from(learner, {name: take_array(arrays, k) for name, k in entry.items()})
         if any(array is not None for array in arrays):
             raise ValueError("it holds arrays that belong to nothing")
         return Checkpoint(learner, state)
@@ -142,59 +131,47 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
         raise kind(f"{os.fspath(path)} cannot be loaded: {reason!s:.600}") from None
 
 
-def _leaves(entry: Any, arrays: list[Any]) -> dict[str, np.ndarray]:
-    """Take the arrays of a state that a header lists."""
-    if not (isinstance(entry, dict) and all(type(k) is int and 0 <= k < len(arrays) for k in entry.values())):
-        raise ValueError("its state is no list of arrays")
-    return {name: take_array(arrays, k) for name, k in entry.items()}
-
-
-def leaves_of(learner: Any, state: State) -> dict[str, np.ndarray]:
+def leaves_of(learner: Learner, state: State) -> dict[str, np.ndarray]:
     """Return the arrays of a state by name, once they are checked."""
     if is_traced(state):
         raise ValueError("state is being traced: save it outside jit, vmap and grad")
     if isinstance(state, Delayed):
-        _check_waiting(learner, state)
-        rest = jax.tree_util.tree_leaves_with_path(state._replace(state=None))
+        _check_delayed(learner, state)
         own = {f".state{name}": leaf for name, leaf in leaves_of(learner, state.state).items()}
-        return own | {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in rest}
-    pattern, _ = _pattern(learner)
+        return own | _named_leaves(state._replace(state=None))
+    pattern = _pattern(learner)
     if jax.tree.structure(state) != jax.tree.structure(pattern):  # type: ignore[operator]
         raise ValueError(
             f"state is a {type(state).__name__}: {type(learner).__name__} has a {type(pattern).__name__}, such as "
             "run.state"
         )
-    _check_state(learner, state)
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+    _check_state(learner, state, pattern)
+    return _named_leaves(state)
 
 
-def state_from(learner: Any, leaves: dict[str, np.ndarray]) -> State:
-    """Make a state of its arrays."""
-    if ".delay" in leaves:
-        return _delayed_from(learner, leaves)
-    pattern, names = _pattern(learner)
-    if set(leaves) != set(names):
-        raise ValueError(f"its state has {', '.join(leaves)}, and that of {type(learner).__name__} {', '.join(names)}")
-    state = jax.tree.unflatten(jax.tree.structure(pattern), [as_jax(leaves[name], f"state{name}") for name in names])
-    _check_state(learner, state)
+def state_from(learner: Learner, leaves: dict[str, np.ndarray]) -> State:
+    """Make a state of its arrays, and check it."""
+    if ".delay" in leaves:  # some of its scores are not known yet
+        names = (".delay", ".waiting.observed", ".waiting.scores")
+        own = {name.removeprefix(".state"): leaf for name, leaf in leaves.items() if name.startswith(".state")}
+        rest = {name: as_jax(leaf, f"state{name}") for name, leaf in leaves.items() if not name.startswith(".state")}
+        context = rest.pop(".waiting.context", None)
+        if sorted(rest) != list(names):
+            raise ValueError(f"its state has {', '.join(sorted(rest))}, and one with a delay {', '.join(names)}")
+        delay, observed, scores = (rest[name] for name in names)
+        delayed = Delayed(state_from(learner, own), delay, Rounds(scores, observed=observed, context=context))
+        _check_delayed(learner, delayed)
+        return delayed
+    pattern = _pattern(learner)
+    wanted = _named_leaves(pattern)
+    if set(leaves) != set(wanted):
+        raise ValueError(f"its state has {', '.join(leaves)}, and that of {type(learner).__name__} {', '.join(wanted)}")
+    state = jax.tree.unflatten(jax.tree.structure(pattern), [as_jax(leaves[name], f"state{name}") for name in wanted])
+    _check_state(learner, state, pattern)
     return state
 
 
-def _delayed_from(learner: Any, leaves: dict[str, np.ndarray]) -> Delayed:
-    """Make a state with scores that are not known yet."""
-    names = (".delay", ".waiting.observed", ".waiting.scores")
-    own = {name.removeprefix(".state"): leaf for name, leaf in leaves.items() if name.startswith(".state")}
-    rest = {name: as_jax(leaf, f"state{name}") for name, leaf in leaves.items() if not name.startswith(".state")}
-    context = rest.pop(".waiting.context", None)
-    if sorted(rest) != list(names):
-        raise ValueError(f"its state has {', '.join(sorted(rest))}, and one with a delay {', '.join(names)}")
-    delay, observed, scores = (rest[name] for name in names)
-    state = Delayed(state_from(learner, own), delay, Rounds(scores, observed=observed, context=context))
-    _check_waiting(learner, state)
-    return state
-
-
-def _check_waiting(learner: Any, state: Delayed) -> None:
+def _check_delayed(learner: Learner, state: Delayed) -> None:
     """Refuse scores that are not known yet if no replay could carry on from them."""
     waiting = state.waiting
     delay, scores, observed = (np.asarray(part) for part in (state.delay, waiting.scores, waiting.observed))
@@ -205,7 +182,7 @@ def _check_waiting(learner: Any, state: Delayed) -> None:
     width = int(np.max(delay, initial=0))
     if (delay < 0).any() or (delay.size and width == 0) or scores.ndim == 0 or scores.shape[-1] < width:
         raise ValueError(f"state.delay is {delay.tolist()}, and state.waiting.scores has shape {scores.shape}")
-    pattern, leaf = jax.tree.leaves(_pattern(learner)[0])[0], jax.tree.leaves(state.state)[0]
+    pattern, leaf = jax.tree.leaves(_pattern(learner))[0], jax.tree.leaves(state.state)[0]
     if np.shape(leaf)[: np.ndim(leaf) - pattern.ndim] != delay.shape:
         raise ValueError(f"state.delay has shape {delay.shape}, which does not fit the other parts of the state")
     context = waiting.context
@@ -218,17 +195,16 @@ def _check_waiting(learner: Any, state: Delayed) -> None:
         learner.as_context(context, scores.shape)
 
 
-def _check_state(learner: Any, state: State) -> None:
+def _check_state(learner: Learner, state: State, pattern: State) -> None:
     """Refuse a state without the types and axes of the learner's own, or that the learner cannot carry on from."""
-    pattern, names = _pattern(learner)
-    batch = np.shape(jax.tree.leaves(state)[0])
+    leaves = _named_leaves(state)
+    batch = next(iter(leaves.values())).shape
     batch = batch[: len(batch) - jax.tree.leaves(pattern)[0].ndim]
-    for name, leaf, own in zip(names, jax.tree.leaves(state), jax.tree.leaves(pattern), strict=True):
-        dtype, shape = np.asarray(leaf).dtype, np.shape(leaf)
-        if dtype.kind != own.dtype.kind:
-            raise ValueError(f"state{name} holds {dtype}, and {type(learner).__name__} keeps {own.dtype} there")
-        if shape[: len(batch)] != batch or len(shape) != len(batch) + own.ndim:
-            raise ValueError(f"state{name} has shape {shape}, which does not fit the other parts of the state")
+    for (name, leaf), own in zip(leaves.items(), jax.tree.leaves(pattern), strict=True):
+        if leaf.dtype.kind != own.dtype.kind:
+            raise ValueError(f"state{name} holds {leaf.dtype}, and {type(learner).__name__} keeps {own.dtype} there")
+        if leaf.shape[: len(batch)] != batch or leaf.ndim != len(batch) + own.ndim:
+            raise ValueError(f"state{name} has shape {leaf.shape}, which does not fit the other parts of the state")
     if 0 in batch:
         return
     if isinstance(learner, SizedLearner):
@@ -236,10 +212,19 @@ def _check_state(learner: Any, state: State) -> None:
     state.check(learner)
 
 
-def _pattern(learner: Any) -> tuple[Any, list[str]]:
-    """Return shapes and types of an empty state, for which no memory is taken, and the names of its parts."""
+def _pattern(learner: Learner) -> State:
+    """Return shapes and types of an empty state, for which no memory is taken."""
     pattern = jax.eval_shape(lambda: fresh_state(learner, 1, jnp.result_type(float)))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pattern))
     if size > _MOST:
         raise ValueError(f"{type(learner).__name__} would keep {size:,} bytes: more than any use of it needs")
-    return pattern, [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(pattern)]
+    return pattern
+
+
+def _named_leaves(state: State) -> dict[str, Any]:
+    """Return the arrays of a state, or the shapes of a pattern, by their paths in it."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {
+        jax.tree_util.keystr(path): leaf if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
+        for path, leaf in leaves
+    }

@@ -11,15 +11,22 @@ import typer
 from rich.table import Table
 
 import dpconformal as dpc
-from dpconformal.checkpoints.journal import note, recall
+from dpconformal.checkpoints.container import note, recall
 from dpconformal.cli import options
-from dpconformal.cli.resumable_job import describe_source, hyperparameters_of, resumable_job
-from dpconformal.cli.work_units import NUMBERS, plan, replay_passes, replay_to_disk, tally
+from dpconformal.cli.jobs import (
+    NUMBERS,
+    hyperparameters_of,
+    plan,
+    replay_passes,
+    replay_to_disk,
+    resumable_job,
+    tally,
+)
 from dpconformal.diagnostics.compare import jackknife_error, leave_out_blocks
-from dpconformal.display.figures import COLOURS, FAINT, INK, as_label, panels, pyplot
+from dpconformal.display import COLOURS, FAINT, INK, as_label, panels, save_figure, track
 from dpconformal.display.terminal import Terminal, format_number, table
-from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, staging_folder
+from dpconformal.learner import Learner
 from dpconformal.validation import format_level
 
 if TYPE_CHECKING:
@@ -33,22 +40,15 @@ _SPARE = ("#e0a100", "#d1495b", "#0b7a75", "#4b3f72", "#7fb800", "#8d5524", "#3d
 _DRAWN = 2**22  # rounds over time, at most; the latest
 
 
+@options.expand_groups
 def compare(
-    scores: options.Source,
+    *,
+    file: options.FileOptions,
     learners: Annotated[
         str,
         typer.Option(help=f"Any of {options.LEARNERS}; with settings of its own as in exact:discount=0.99."),
     ] = "exact,quantized,erm,ogd,aci,mvp,saocp",
-    levels: options.Levels = "0.5,0.8,0.9,0.95",
-    column: options.Column = None,
-    batch: options.Batch = None,
-    one_series: options.OneSeries = False,
-    ends: options.Range = None,
-    prior: options.Prior = None,
-    bins: options.Bins = None,
-    discount: options.Discount = None,
-    concentration: options.Concentration = None,
-    window: options.Window = None,
+    common: options.LearnerOptions,
     shown: Annotated[
         float | None, typer.Option("--level", help="Level of the pictures.", show_default="the one nearest to 0.9")
     ] = None,
@@ -72,55 +72,44 @@ def compare(
     """
     options.use_float64()
     console = Terminal()
-    asked = options.read_levels(levels)
-    if shown is not None and shown not in asked:
-        raise ValueError(f"--level {shown:g}: must be one of --levels {levels}")
-    level = min(asked, key=lambda a: abs(a - 0.9)) if shown is None else shown
-    said = options.settings(ends, prior, bins, discount, concentration, window)
-    made = options.make_learners(learners, asked, said)
-    job = {
-        "command": "compare",
-        "scores": describe_source(scores),
-        "--column": column,
-        "--batch": batch,
-        "--levels": asked,
-        "--learners": {name: repr(learner) for name, learner in made.items()},
-        "hyperparameters": hyperparameters_of(made),
-    }
+    levels = common.read_levels()
+    if shown is not None and shown not in levels:
+        raise ValueError(f"--level {shown:g}: must be one of --levels {common.levels}")
+    level = min(levels, key=lambda a: abs(a - 0.9)) if shown is None else shown
+    made = options.make_learners(learners, levels, common.settings())
+    job = {"command": "compare", **file.describe(), "--levels": levels}
+    job |= {"--learners": {name: repr(learner) for name, learner in made.items()}}
+    job |= {"hyperparameters": hyperparameters_of(made)}
     with resumable_job(out, job, resume) as work:
-        recorded = options.read(scores, column, batch, made, ends, one_series, work)
+        recorded = file.read(made, common.ends, work)
         runs, seconds = {}, {}
         for k, name in enumerate(track(list(made), "comparing")):
-            runs[name], seconds[name] = _timed(made[name], recorded, asked, work / str(k))
+            runs[name], seconds[name] = _replay_timed(made[name], recorded, levels, work / str(k))
         with staging_folder(out, work) as folder:
-            frame = measure_runs(runs, recorded, asked)
+            frame = measure_runs(runs, recorded, levels)
             if errors or (errors is None and recorded.total <= _ERRORS):
-                frame = _with_errors(frame, made, recorded, asked)
-            console.print(_comparison_table(frame, seconds, recorded, asked, level))
+                frame = _add_errors(frame, made, recorded, levels)
+            console.print(_comparison_table(frame, seconds, recorded, levels, level))
             frame.to_csv(folder / "compare.csv", index=False)
             # By themselves: everything else is the same whenever it is computed.
             frame[["learner"]].assign(seconds=list(seconds.values())).to_csv(folder / "times.csv", index=False)
-            figure = draw_comparison(runs, recorded, frame, asked, level)
-            figure.savefig(folder / "compare.png", dpi=150)
-            pyplot().close(figure)
+            save_figure(draw_comparison(runs, recorded, frame, levels, level), folder / "compare.png")
             files = sorted(file.name for file in folder.iterdir())
     console.print(
         "[bold]loss[/bold]: mean quantile loss over all levels and rounds, the lower the better; ∞ where a threshold "
         "was infinite. [bold]width[/bold]: mean threshold. [bold]cross[/bold]: rounds in which a higher level got a "
-        "smaller threshold. [bold]ms[/bold]: time of a compiled replay.",
-        highlight=False,
+        "smaller threshold. [bold]ms[/bold]: time of a compiled replay."
     )
     if "loss se" in frame:
         console.print(
-            "[bold]±[/bold]: standard error, if another such record were made; blocks of this one are left out for it.",
-            highlight=False,
+            "[bold]±[/bold]: standard error, if another such record were made; blocks of this one are left out for it."
         )
     elif errors is None:
-        console.print(f"No standard errors beyond {_ERRORS:,} rounds: ask with --errors.", highlight=False)
+        console.print(f"No standard errors beyond {_ERRORS:,} rounds: ask with --errors.")
     console.say(f"written to {out}/: {', '.join(files)}")
 
 
-def _timed(learner: Any, recorded: Recorded, levels: list[float], folder: Path) -> tuple[np.ndarray, float]:
+def _replay_timed(learner: Learner, recorded: Recorded, levels: list[float], folder: Path) -> tuple[np.ndarray, float]:
     """Run, and once more for the time without compiling, unless that takes long."""
     thresholds, seconds = replay_to_disk(learner, recorded, levels, folder, show=False)
     known = recall(folder / "time.dpc", "time")
@@ -152,8 +141,8 @@ def measure_runs(runs: dict[str, np.ndarray], recorded: Recorded, levels: list[f
     return pd.DataFrame(rows)
 
 
-def _with_errors(
-    frame: "pd.DataFrame", made: dict[str, Any], recorded: Recorded, levels: list[float]
+def _add_errors(
+    frame: "pd.DataFrame", made: dict[str, Learner], recorded: Recorded, levels: list[float]
 ) -> "pd.DataFrame":
     """Add columns with the standard errors of coverage, loss and mean threshold; their names end with "se"."""
     import pandas as pd
@@ -161,7 +150,7 @@ def _with_errors(
     rows = []
     for name in track(list(made), "errors"):
         found = standard_errors(made[name], recorded, levels)
-        row = {f"{m} {format_level(a)} se": found[m][k] for m in MEASURES for k, a in enumerate(levels)}
+        row = {f"{m} {format_level(a)} se": error for m in MEASURES for a, error in zip(levels, found[m], strict=False)}
         rows.append(row | {"loss se": found["loss"][-1]})
     return pd.concat([frame, pd.DataFrame(rows)], axis=1)
 
@@ -172,29 +161,21 @@ def _comparison_table(
     few = levels if len(levels) <= 4 else sorted({levels[0], level, levels[-1]})
     heads = ["coverage at", *map(format_level, few), "loss", f"width {format_level(level)}", "cross", "ms"]
     best = frame["loss"].min()
-    rows = []
+    rows, width = [], f"mean_threshold {format_level(level)}"
     for _, row in frame.iterrows():
+        coverage = [f"{row[f'coverage {format_level(a)}']:.3f}" for a in few]
         loss = f"[bold]{format_number(row['loss'])}[/bold]" if row["loss"] == best else format_number(row["loss"])
-        rows.append(
-            [
-                row["learner"],
-                *(f"{row[f'coverage {format_level(a)}']:.3f}" for a in few),
-                loss,
-                format_number(row[f"mean_threshold {format_level(level)}"]),
-                f"{row['crossings']:,}",
-                f"{1e3 * seconds[row['learner']]:,.0f}",
-            ]
-        )
+        others = [format_number(row[width]), f"{row['crossings']:,}", f"{1e3 * seconds[row['learner']]:,.0f}"]
+        rows.append([row["learner"], *coverage, loss, *others])
         if "loss se" in frame:
-            coverage = [row[f"coverage {format_level(a)} se"] for a in few]
-            others = [row["loss se"], row[f"mean_threshold {format_level(level)} se"]]
-            shown = [f"{x:.3f}" if np.isfinite(x) else "" for x in coverage] + [format_number(x) for x in others]
-            rows.append(["  ±", *shown, "", ""])
+            errors = [row[f"coverage {format_level(a)} se"] for a in few]
+            shown = [f"{error:.3f}" if np.isfinite(error) else "" for error in errors]
+            rows.append(["  ±", *shown, format_number(row["loss se"]), format_number(row[f"{width} se"]), "", ""])
     series = f"{len(recorded.names):,} series, " if len(recorded.names) > 1 else ""
     return table(f"{Path(recorded.source).name}: {series}{recorded.total:,} rounds", heads, rows)
 
 
-def standard_errors(learner: Any, recorded: Recorded, levels: list[float]) -> dict[str, np.ndarray]:
+def standard_errors(learner: Learner, recorded: Recorded, levels: list[float]) -> dict[str, np.ndarray]:
     """
     Estimate the standard errors of the :data:`MEASURES` by a block jackknife, as if other such series were recorded.
 
@@ -218,22 +199,17 @@ def standard_errors(learner: Any, recorded: Recorded, levels: list[float]) -> di
             measured = tally(row, own[: row.size], levels)
             for name in MEASURES:
                 found[name].append(np.append(measured[name], measured[name].mean()))
-    return {
-        name: np.sqrt(_variance(np.array(values), recorded, float(name == "coverage"))) / len(recorded.names)
-        for name, values in found.items()
-    }
-
-
-def _variance(values: np.ndarray, recorded: Recorded, least: float) -> np.ndarray:
-    """Add up the variances of the series, taken to be independent; none is below that of ``least`` over its rounds."""
     if recorded.lengths.min() < 2:
-        return np.full(values.shape[-1:], np.nan)
-    total, at = np.zeros(values.shape[-1]), 0
+        return {name: np.full(len(levels) + 1, np.nan) for name in MEASURES}
+    variances = {name: np.zeros(len(levels) + 1) for name in MEASURES}  # of sums over independent series
+    at = 0
     for length in recorded.lengths.tolist():
         blocks, kept = leave_out_blocks(length).shape
-        error = jackknife_error(values[at : at + blocks].T, length, kept)
-        total, at = total + np.maximum(error, least / length) ** 2, at + blocks
-    return total
+        for name in MEASURES:
+            error = jackknife_error(np.array(found[name][at : at + blocks]).T, length, kept)
+            variances[name] += np.maximum(error, (name == "coverage") / length) ** 2
+        at += blocks
+    return {name: np.sqrt(variance) / len(recorded.names) for name, variance in variances.items()}
 
 
 def draw_comparison(

@@ -10,9 +10,11 @@ import typer
 from rich.table import Table
 
 import dpconformal as dpc
-from dpconformal.display.figures import FAINT, INK, OURS, panels, pyplot
+from dpconformal.conformal import Conformal
+from dpconformal.display import FAINT, INK, OURS, panels, save_figure
 from dpconformal.display.terminal import Terminal, table
 from dpconformal.files import staging_folder
+from dpconformal.learner import Learner
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,8 +37,7 @@ def demo(
     first, last = (str(day)[:10] for day in stream.dates[[0, -1]])
     console.print(
         f"\n[bold]The S&P 500, {first} to {last}: {stream.returns.size:,} days.[/bold] A base model forecasts the "
-        "volatility of each day from the days before; the score of a day is its return in units of that forecast.\n",
-        highlight=False,
+        "volatility of each day from the days before; the score of a day is its return in units of that forecast.\n"
     )
     # The base model's own claim, normal returns, is the prior. The scores have no upper end, and need none.
     learner = dpc.Exact(dpc.priors.HalfNormal(1.0), discount=0.99)
@@ -44,17 +45,14 @@ def demo(
     result = dpc.conformalize(learner, score, stream.predictions, stream.returns, LEVELS)
     with staging_folder(out) as folder:
         console.print(_sets_table(learner, score, result, stream))
-        console.print(_comparison(stream))
-        figure = draw(result, stream)
-        figure.savefig(folder / "demo.png", dpi=150)
-        pyplot().close(figure)
+        console.print(_comparison_table(stream))
+        save_figure(draw(result, stream), folder / "demo.png")
         dpc.report(result.run, folder / "report.html", title="The S&P 500: abs(return) / forecast")
     console.print(
         "[bold]late[/bold]: coverage at level 0.9 in the last quarter. [bold]regret[/bold]: total loss at level 0.9 "
         "less that of the best fixed threshold in hindsight; ∞ where a method answered +∞. [bold]cross[/bold]: rounds "
         "in which a higher level got a smaller threshold; none where all levels are quantiles of one belief. "
-        "[bold]ms[/bold]: time of one replay, compiled.\n",
-        highlight=False,
+        "[bold]ms[/bold]: time of one replay, compiled.\n"
     )
     console.say(f"Look at {out}/demo.png, and open {out}/report.html")
 
@@ -84,7 +82,7 @@ def market(index: str = "sp500", decay: float = 0.94) -> Market:
     return Market(dates, returns[_WARM_UP:], forecasts[:-1], forecasts[-1])
 
 
-def rivals() -> dict[str, Any]:
+def rivals() -> dict[str, Learner]:
     """Return the learners that the demonstration compares, for scores in [0, 1]."""
     # What a normal distribution would say of abs(return)/forecast, squeezed by s/(1 + s).
     edges = np.linspace(0, 1, 41)
@@ -110,20 +108,18 @@ def rivals() -> dict[str, Any]:
     }
 
 
-def _sets_table(learner: Any, score: Any, result: Any, stream: Market) -> Table:
-    asked = learner.quantile(result.run.state, LEVELS)
-    tomorrow = score.set(stream.tomorrow, asked)
+def _sets_table(learner: Learner, score: dpc.scores.Normalized, result: Conformal, stream: Market) -> Table:
+    tomorrow = score.set(stream.tomorrow, learner.quantile(result.run.state, LEVELS))
+    columns = LEVELS, tomorrow.low, tomorrow.high, result.coverage, result.size.mean(axis=0)
     rows = [
         [f"{level:.0%}", f"{low:+.2f} % … {high:+.2f} %", f"{covered:.1%}", f"{width:.2f} %"]
-        for level, low, high, covered, width in zip(
-            LEVELS, tomorrow.low, tomorrow.high, result.coverage, result.size.mean(axis=0), strict=True
-        )
+        for level, low, high, covered, width in zip(*columns, strict=True)
     ]
     heads = ("confidence", "return of the next day", "covered so far", "mean width")
     return table("One belief, every level: Exact(HalfNormal(), discount=0.99)", heads, rows, left=0)
 
 
-def _comparison(stream: Market) -> Table:
+def _comparison_table(stream: Market) -> Table:
     squeezed = dpc.scores.Transformed(dpc.scores.Normalized(), dpc.scores.Ratio())
     scores = squeezed(stream.predictions, stream.returns)
     rows = []
@@ -135,38 +131,29 @@ def _comparison(stream: Market) -> Table:
         summary = dpc.metrics.summary(run)
         late = dpc.metrics.covered(run)[-scores.size // 4 :].mean(axis=0)[LEVELS.index(0.9)]
         regret = float(summary.regret.sel(level=0.9))
-        rows.append(
-            [
-                name,
-                *(f"{value:.3f}" for value in summary.coverage.values),
-                f"{late:.3f}",
-                f"{regret:.1f}" if np.isfinite(regret) else "∞",
-                f"{int(dpc.metrics.crossings(run).rounds):,}",
-                f"{seconds * 1e3:,.0f}",
-            ]
-        )
+        numbers = [*(f"{value:.3f}" for value in summary.coverage.values), f"{late:.3f}"]
+        numbers += [f"{regret:.1f}" if np.isfinite(regret) else "∞"]
+        crossings = int(dpc.metrics.crossings(run).rounds)
+        rows.append([name, *numbers, f"{crossings:,}", f"{seconds * 1e3:,.0f}"])
     heads = ["covered", *(f"{level:.0%}" for level in LEVELS), "late", "regret", "cross", "ms"]
     return table("Every method on the same scores, squeezed into [0, 1] by s/(1 + s)", heads, rows)
 
 
-def draw(result: Any, stream: Market) -> "Figure":
+def draw(result: Conformal, stream: Market) -> "Figure":
     """Draw the returns with their sets, and the coverage over time."""
     figure, axes = panels(2, 1, 9.0, 6.0, height_ratios=[1.6, 1], sharex=True)
     above, below = axes[:, 0]
-    place = LEVELS.index(0.9)
-    low, high = result.sets.low[:, place], result.sets.high[:, place]
-    missed = ~result.covered[:, place]
-    above.fill_between(
-        stream.dates, low, high, color=OURS, alpha=0.25, linewidth=0, label="90 % set, known the day before"
-    )
-    above.plot(stream.dates, stream.returns, ".", color=FAINT, markersize=2.5, label="return")
-    above.plot(stream.dates[missed], stream.returns[missed], ".", color=INK, markersize=3, label="outside its set")
+    dates, place = stream.dates, LEVELS.index(0.9)
+    ends, missed = (result.sets.low[:, place], result.sets.high[:, place]), ~result.covered[:, place]
+    above.fill_between(dates, *ends, color=OURS, alpha=0.25, linewidth=0, label="90 % set, known the day before")
+    above.plot(dates, stream.returns, ".", color=FAINT, markersize=2.5, label="return")
+    above.plot(dates[missed], stream.returns[missed], ".", color=INK, markersize=3, label="outside its set")
     above.set(ylabel="daily return in %", title="S&P 500: confidence sets from one belief")
     above.legend(loc="lower right", frameon=False, ncols=3, fontsize="small")
     window = 500
     rolling = dpc.metrics.rolling_coverage(result.run, window)
     for k, level in enumerate(LEVELS):
-        below.plot(stream.dates[window - 1 :], rolling[:, k], color=OURS, alpha=0.4 + 0.15 * k, linewidth=1.4)
+        below.plot(dates[window - 1 :], rolling[:, k], color=OURS, alpha=0.4 + 0.15 * k, linewidth=1.4)
         below.axhline(level, color=INK, linewidth=0.7, linestyle=(0, (4, 3)))
         below.annotate(f"{level:.0%}", (1.0, level), (4, 0), ("axes fraction", "data"), "offset points", va="center")
     below.set(ylabel="coverage", title=f"Covered in the last {window} days (targets dashed)")

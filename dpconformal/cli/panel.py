@@ -15,10 +15,10 @@ import typer
 import dpconformal as dpc
 from dpconformal.checkpoints.container import write_whole
 from dpconformal.cli import options
-from dpconformal.cli.resumable_job import hyperparameters_of, resumable_job
+from dpconformal.cli.jobs import hyperparameters_of, resumable_job
+from dpconformal.display import track
 from dpconformal.display.terminal import Terminal, table_of_series
 from dpconformal.engine.kernel import cores
-from dpconformal.experiments.runs import track
 from dpconformal.panel.layouts import open_arrays
 from dpconformal.panel.storing import (
     check_free,
@@ -36,6 +36,7 @@ from dpconformal.panel.storing import (
 
 if TYPE_CHECKING:
     import xarray as xr
+    from distributed import Client, LocalCluster
 
 _CHUNK = 2**23  # thresholds of a chunk, about: 64 MB
 SECONDS = 20  # to wait for a scheduler, and for its first worker
@@ -49,7 +50,9 @@ PRIVATE = {
 }
 
 
+@options.expand_groups
 def panel(
+    *,
     scores: Annotated[
         str, typer.Argument(metavar="SCORES", help="Folder of Parquet files, Zarr store, or NetCDF file.")
     ],
@@ -59,14 +62,8 @@ def panel(
     missing: Annotated[
         bool, typer.Option("--missing", help="In Zarr and NetCDF, NaN is a score that is missing, not an error.")
     ] = False,
-    levels: options.Levels = "0.5,0.8,0.9,0.95",
     learner: Annotated[str, typer.Option(help=f"One of {options.LEARNERS}.")] = "exact",
-    ends: options.Range = None,
-    prior: options.Prior = None,
-    bins: options.Bins = None,
-    discount: options.Discount = None,
-    concentration: options.Concentration = None,
-    window: options.Window = None,
+    common: options.LearnerOptions,
     keep: Annotated[str, typer.Option(help="all: thresholds and metrics; summary: metrics only.")] = "all",
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler.", show_default="none: this machine")
@@ -85,12 +82,11 @@ def panel(
     """
     options.use_float64()
     console = Terminal()
-    asked = options.read_levels(levels)
-    said = options.settings(ends, prior, bins, discount, concentration, window)
+    levels, settings = common.read_levels(), common.settings()
     if keep not in ("all", "summary"):
         raise ValueError(f"--keep {keep}: write all or summary")
-    made = options.make_learner(learner, asked, said)
-    options.check_ranges({learner: made}, ends)
+    made = options.make_learner(learner, levels, settings)
+    options.check_ranges({learner: made}, common.ends)
     source, out = Path(scores), out.absolute()
     if not source.exists():
         raise ValueError(f"{scores} does not exist")
@@ -99,36 +95,29 @@ def panel(
     if keep == "summary" and out.suffix not in (".zarr", ".nc"):
         raise ValueError(f"--out {out.name}: a folder of Parquet tables is for thresholds; write .zarr or .nc")
     check_free(out)
-    job = {
-        "command": "panel",
-        "scores": {"name": scores, "files": describe_files(source)},
-        "--id, --time, --score": [id, time, score],
-        "--missing": missing,
-        "--levels": asked,
-        "--learner": repr(made),
-        "hyperparameters": hyperparameters_of(made),
-        "--keep": keep,
-    }
+    job: dict[str, Any] = {"command": "panel", "scores": {"name": scores, "files": describe_files(source)}}
+    job |= {"--id, --time, --score": [id, time, score], "--missing": missing, "--levels": levels}
+    job |= {"--learner": repr(made), "hyperparameters": hyperparameters_of(made), "--keep": keep}
     beside = out.with_name(f".{out.name}")  # what is being written is not to be taken for a result
     with resumable_job(beside, job, resume, hidden=True) as work, cluster(scheduler, workers) as client:
-        size = max(_CHUNK // len(asked), 1)
+        size = max(_CHUNK // len(levels), 1)
         array = _open_arrays(source, id, time, score, size, work, client)
         dim = dimension_of_time(array, time)
         mask = array.isnull() if missing or is_long(source) else None
-        result = dpc.replay_panel(array, made, asked, dim=dim, mask=mask, keep=keep)
-        place = work / f"panel-{_token(work)}.zarr"
-        _write(result, [str(name) for name in array.dims if name != dim], place, client, "replaying")
+        result = dpc.replay_panel(array, made, levels, dim=dim, mask=mask, keep=keep)
+        place = work / f"panel-{_name_of_run(work)}.zarr"
+        _write_missing_chunks(result, [str(name) for name in array.dims if name != dim], place, client, "replaying")
         stored = open_arrays(place)
         series, rounds = counts_of(array, dim)
         title = f"{learner} on {source.name}: {series:,} series of up to {rounds:,} rounds"
-        console.print(table_of_series(title, stored["level"].values, _over_series(stored)))
-        _finish(stored, place, out, array if out.suffix == "" else None)
+        console.print(table_of_series(title, stored["level"].values, _summarise_series(stored)))
+        _move_result(stored, place, out, array if out.suffix == "" else None)
     with contextlib.suppress(OSError):
         beside.rmdir()  # unless something else is in it
     console.say(f"written to {out}")
 
 
-def _over_series(stored: "xr.Dataset") -> Sequence[np.ndarray]:
+def _summarise_series(stored: "xr.Dataset") -> Sequence[np.ndarray]:
     """Summarise each level over all series: the columns of :func:`table_of_series`, each (A,)."""
     import dask
 
@@ -138,20 +127,22 @@ def _over_series(stored: "xr.Dataset") -> Sequence[np.ndarray]:
     return [column.values for column in dask.compute(*columns)]
 
 
-def _open_arrays(source: Path, id: str, time: str, score: str, size: int, work: Path, client: Any) -> Any:
+def _open_arrays(
+    source: Path, id: str, time: str, score: str, size: int, work: Path, client: "Client | None"
+) -> "xr.DataArray":
     """Open arrays as they are; of a long table make an array first, which later passes and --resume go back to."""
     if not is_long(source):
         array = open_panel(source, id, time, score, size)
         return array if array.ndim > 1 else array.expand_dims(id)
-    place, whole = work / f"scores-{_token(work)}.zarr", work / "scores.whole"
+    place, whole = work / f"scores-{_name_of_run(work)}.zarr", work / "scores.whole"
     if not whole.exists():
         array = open_panel(source, id, time, score, size)
-        _write(array.to_dataset(name=score), [id], place, client, "reading")
+        _write_missing_chunks(array.to_dataset(name=score), [id], place, client, "reading")
         whole.touch()
     return rechunk(open_arrays(place)[score], "round", size)
 
 
-def _write(data: Any, dims: list[str], place: Path, client: Any, what: str) -> None:
+def _write_missing_chunks(data: "xr.Dataset", dims: list[str], place: Path, client: "Client | None", what: str) -> None:
     """Write the chunks that are not in the store yet, and note each that is."""
     notes, done = place.with_suffix(".done"), []
     if notes.exists():
@@ -174,7 +165,7 @@ def _write(data: Any, dims: list[str], place: Path, client: Any, what: str) -> N
             write_regions(data, place, left, client, written)
 
 
-def _token(work: Path) -> str:
+def _name_of_run(work: Path) -> str:
     """Return a name of this run's own: a task of an earlier one, on a cluster that lives on, may still write to its."""
     file = work / "token"
     if not file.exists():
@@ -182,7 +173,8 @@ def _token(work: Path) -> str:
     return file.read_text()
 
 
-def _finish(stored: Any, place: Path, out: Path, scores: Any) -> None:
+def _move_result(stored: "xr.Dataset", place: Path, out: Path, scores: "xr.DataArray | None") -> None:
+    """Move the finished store, or a copy in the format that was asked for, to its place."""
     if out.suffix == ".zarr":
         place.rename(out)
         return
@@ -195,7 +187,7 @@ def _finish(stored: Any, place: Path, out: Path, scores: Any) -> None:
 
 
 @contextlib.contextmanager
-def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
+def cluster(scheduler: str | None, workers: int | None) -> Iterator["Client | None"]:
     """Connect to a cluster, or start one of processes on this machine; without either, use threads and yield None."""
     try:
         import dask
@@ -225,7 +217,7 @@ def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def local_cluster(workers: int) -> Iterator[Any]:
+def local_cluster(workers: int) -> Iterator["LocalCluster"]:
     """Start a cluster of processes on this machine, which lets in nobody but its own clients."""
     import dask
     from distributed import LocalCluster, Security

@@ -1,9 +1,8 @@
 """``dpconformal replay``: thresholds for recorded scores, with a summary, a certificate and a report."""
 
-import itertools
-from collections.abc import Iterator
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -12,12 +11,12 @@ from rich.table import Table
 
 import dpconformal as dpc
 from dpconformal.cli import options
-from dpconformal.cli.resumable_job import describe_source, hyperparameters_of, resumable_job
-from dpconformal.cli.work_units import replay_to_disk, runs_of, tally
+from dpconformal.cli.jobs import hyperparameters_of, replay_to_disk, resumable_job, runs_of, tally
+from dpconformal.display import track
 from dpconformal.display.terminal import Terminal, format_number, table, table_of_series
-from dpconformal.experiments.runs import track
 from dpconformal.files import Recorded, staging_folder
 from dpconformal.files.source import arrow
+from dpconformal.learner import Learner
 from dpconformal.validation import format_level
 
 if TYPE_CHECKING:
@@ -31,19 +30,12 @@ _REPORTED = 5_000_000  # rounds that a page is made of unasked
 _MEASURES = ("coverage", "mean_threshold", "loss", "regret", "longest_miss_run")
 
 
+@options.expand_groups
 def replay(
-    scores: options.Source,
-    levels: options.Levels = "0.5,0.8,0.9,0.95",
+    *,
+    file: options.FileOptions,
     learner: Annotated[str, typer.Option(help=f"One of {options.LEARNERS}.")] = "exact",
-    column: options.Column = None,
-    batch: options.Batch = None,
-    one_series: options.OneSeries = False,
-    ends: options.Range = None,
-    prior: options.Prior = None,
-    bins: options.Bins = None,
-    discount: options.Discount = None,
-    concentration: options.Concentration = None,
-    window: options.Window = None,
+    common: options.LearnerOptions,
     delay: Annotated[int, typer.Option(min=0, help="How many rounds late each score becomes known.")] = 0,
     form: Annotated[str, typer.Option("--format", help="Of the thresholds: parquet, csv or netcdf.")] = "parquet",
     report: Annotated[
@@ -65,56 +57,49 @@ def replay(
     """
     options.use_float64()
     console = Terminal()
-    asked = options.read_levels(levels)
+    levels = common.read_levels()
     if form not in FORMATS:
         raise ValueError(f"--format {form}: write one of {', '.join(FORMATS)}")
-    said = options.settings(ends, prior, bins, discount, concentration, window)
-    made = options.make_learner(learner, asked, said, "; dpconformal compare runs several")
-    job = {
-        "command": "replay",
-        "scores": describe_source(scores),
-        "--column": column,
-        "--batch": batch,
-        "--levels": asked,
-        "--learner": repr(made),
-        "hyperparameters": hyperparameters_of(made),
-        **({"--delay": delay} if delay else {}),  # what was begun before there was a delay can go on
-    }
+    made = options.make_learner(learner, levels, common.settings(), "; dpconformal compare runs several")
+    job = {"command": "replay", **file.describe(), "--levels": levels, "--learner": repr(made)}
+    job |= {"hyperparameters": hyperparameters_of(made)}
+    if delay:  # so that what was begun before there was a delay can go on
+        job |= {"--delay": delay}
     with resumable_job(out, job, resume) as work:
-        recorded = options.read(scores, column, batch, {learner: made}, ends, one_series, work)
-        if form == "netcdf" and (size := len(recorded.names) * recorded.rounds * (len(asked) + 1)) > _ARRAYS:
+        recorded = file.read({learner: made}, common.ends, work)
+        if form == "netcdf" and (size := len(recorded.names) * recorded.rounds * (len(levels) + 1)) > _ARRAYS:
             raise ValueError(
                 f"--format netcdf: {8 * size / 1e9:,.1f} GB would be put together in memory; write --format parquet"
             )
-        thresholds, _ = replay_to_disk(made, recorded, asked, work / "run", delay=delay)
+        thresholds, _ = replay_to_disk(made, recorded, levels, work / "run", delay=delay)
         with staging_folder(out, work) as folder:
-            summary = _summary(recorded, thresholds, asked)
+            summary = _summarise(recorded, thresholds, levels)
             console.print(_summary_table(recorded, learner, summary))
             if form == "netcdf":
-                _write_arrays(recorded, thresholds, asked, folder / "thresholds.nc", made)
+                _write_arrays(recorded, thresholds, levels, folder / "thresholds.nc", made)
             else:
-                _write_table(recorded, thresholds, asked, folder / f"thresholds.{form}")
+                _write_table(recorded, thresholds, levels, folder / f"thresholds.{form}")
             summary.to_csv(folder / "summary.csv", index=False)
-            size = (recorded.total + _EACH * len(recorded.names)) * len(asked)
-            certify = size <= _CERTIFIED if certificate is None else certificate
+            work_to_certify = (recorded.total + _EACH * len(recorded.names)) * len(levels)
+            certify = work_to_certify <= _CERTIFIED if certificate is None else certificate
             page = recorded.total <= _REPORTED if report is None else report
-            runs = runs_of(made, recorded, asked, thresholds, delay) if certify or page else {}
+            runs = runs_of(made, recorded, levels, thresholds, delay) if certify or page else {}
             if certify:
-                console.print(_certify(runs, folder), highlight=False)
+                console.print(_certify(runs, folder))
             else:
                 why = " (it would take a while: ask with --certificate)" if certificate is None else ""
-                console.print(f"certificate: left out{why}", highlight=False)
+                console.print(f"certificate: left out{why}")
             if page:
                 title = f"{learner} on {Path(recorded.source).name}"
                 named = runs[""] if recorded.is_single else runs
                 dpc.report(named, folder / "report.html", title=title, progress=True)
             elif report is None:
-                console.print("report: left out (it would take a while: ask with --report)", highlight=False)
+                console.print("report: left out (it would take a while: ask with --report)")
             files = sorted(file.name for file in folder.iterdir())
     console.say(f"written to {out}/: {', '.join(files)}")
 
 
-def _summary(recorded: Recorded, thresholds: np.ndarray, levels: list[float]) -> "pd.DataFrame":
+def _summarise(recorded: Recorded, thresholds: np.ndarray, levels: list[float]) -> "pd.DataFrame":
     """Tabulate every series and level."""
     import pandas as pd
 
@@ -133,16 +118,13 @@ def _summary_table(recorded: Recorded, learner: str, summary: "pd.DataFrame") ->
     if count == 1:
         heads = ("level", "coverage", "mean threshold", "loss", "regret", "longest miss run")
         rows = [
-            [format_level(row["level"]), *(format_number(row[m]) for m in _MEASURES)] for _, row in summary.iterrows()
+            [format_level(row["level"]), *map(format_number, row[list(_MEASURES)])] for _, row in summary.iterrows()
         ]
         return table(f"{title} {recorded.total:,} rounds", heads, rows, left=0)
-    by_level = summary.groupby("level")
-    coverage, regret = by_level["coverage"], by_level["regret"].max()
-    means = [by_level[name].mean() for name in ("mean_threshold", "loss")]
-    columns = [column.to_numpy() for column in (coverage.mean(), coverage.min(), coverage.max(), *means, regret)]
-    return table_of_series(
-        f"{title} {count:,} series, {recorded.total:,} rounds", np.array(list(by_level.groups)), columns
-    )
+    over_series = {"coverage": ["mean", "min", "max"], "mean_threshold": "mean", "loss": "mean", "regret": "max"}
+    found = summary.groupby("level").agg(over_series)
+    title = f"{title} {count:,} series, {recorded.total:,} rounds"
+    return table_of_series(title, found.index.to_numpy(), list(found.to_numpy().T))
 
 
 def _certify(runs: dict[str, dpc.Replay], folder: Path) -> str:
@@ -165,29 +147,26 @@ def _certify(runs: dict[str, dpc.Replay], folder: Path) -> str:
 def _write_table(recorded: Recorded, thresholds: np.ndarray, levels: list[float], file: Path) -> None:
     """Write a row for each round, with a column for each level."""
     pa = arrow()
-    writer = pa.parquet.ParquetWriter if file.suffix == ".parquet" else pa.csv.CSVWriter
-    tables = map(pa.table, _columns(recorded, thresholds, levels))
-    first = next(tables)
-    with writer(file, first.schema) as opened:
-        for part in itertools.chain([first], tables):
-            opened.write_table(part)
-
-
-def _columns(recorded: Recorded, thresholds: np.ndarray, levels: list[float]) -> Iterator[dict[str, np.ndarray]]:
-    """Yield blocks of rows of the table; a block may end within a series."""
     names, ends = np.array(recorded.names, object), np.cumsum(recorded.lengths)
     begins = ends - recorded.lengths
-    for start in range(0, recorded.total, _ROWS):
-        rows = np.arange(start, min(start + _ROWS, recorded.total))
-        series = np.searchsorted(ends, rows, side="right")
-        here = slice(start, start + rows.size)
-        columns = {} if recorded.is_single else {"series": names[series]}
-        columns |= {"round": rows - begins[series] + 1, "score": np.asarray(recorded.values[here])}
-        own = np.asarray(thresholds[here])
-        yield columns | {f"threshold_{format_level(level)}": own[:, k] for k, level in enumerate(levels)}
+    with contextlib.ExitStack() as opened:
+        for start in range(0, recorded.total, _ROWS):  # a block may end within a series
+            rows = np.arange(start, min(start + _ROWS, recorded.total))
+            series = np.searchsorted(ends, rows, side="right")
+            columns = {} if recorded.is_single else {"series": names[series]}
+            columns |= {"round": rows - begins[series] + 1, "score": np.asarray(recorded.values[start : start + _ROWS])}
+            own = np.asarray(thresholds[start : start + _ROWS])
+            columns |= {f"threshold_{format_level(level)}": own[:, k] for k, level in enumerate(levels)}
+            block = pa.table(columns)
+            if start == 0:  # the first block tells the types of the columns
+                kind = pa.parquet.ParquetWriter if file.suffix == ".parquet" else pa.csv.CSVWriter
+                writer = opened.enter_context(kind(file, block.schema))
+            writer.write_table(block)
 
 
-def _write_arrays(recorded: Recorded, thresholds: np.ndarray, levels: list[float], file: Path, learner: Any) -> None:
+def _write_arrays(
+    recorded: Recorded, thresholds: np.ndarray, levels: list[float], file: Path, learner: Learner
+) -> None:
     """Write arrays over series, time and level, NaN after the end of a series."""
     import xarray as xr
 

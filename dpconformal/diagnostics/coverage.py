@@ -14,7 +14,7 @@ from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
 from dpconformal.runs import not_at_once
 from dpconformal.theory import coverage_bound
-from dpconformal.theory.checks import Check, coverage_check, no_claim
+from dpconformal.theory.certificate import Check, coverage_check, no_claim
 from dpconformal.theory.path import path_of, sequences
 from dpconformal.validation import Scalar, check_float, check_int
 

@@ -10,7 +10,7 @@ from dpconformal.diagnostics.coverage import coverage_curve, rolling_band
 from dpconformal.diagnostics.uniformity import Uniformity, ecdf_band, uniformity
 from dpconformal.dirichlet.draws import Draws
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.display.figures import COLOURS, FAINT, INK, OURS, as_label, panels
+from dpconformal.display import COLOURS, FAINT, INK, OURS, as_label, panels
 from dpconformal.martingales import Exchangeability, exchangeability
 from dpconformal.plots import axes_or_new, check_one_sequence, shades
 from dpconformal.replay import Replay

@@ -18,11 +18,11 @@ class Terminal(Console):
     """The console of all commands, which escapes control characters in everything it prints."""
 
     def __init__(self, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, emoji=False)  # a name may hold :art:
+        super().__init__(stderr=stderr, emoji=False, highlight=False)  # a name may hold :art:
 
     def say(self, text: str) -> None:
         """Print a text as it is, on a line as long as it takes."""
-        self.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.print(text, markup=False, soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Render text with its control characters escaped."""
@@ -31,14 +31,8 @@ class Terminal(Console):
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Table:
     """Lay out a table whose first ``left`` columns hold words, and the others numbers; the title has no markup."""
-    shown = Table(
-        box=box.SIMPLE_HEAD,
-        title=escape(title),
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 0, 0, 1),
-        pad_edge=False,
-    )
+    style: Any = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1), "pad_edge": False}
+    shown = Table(title=escape(title), title_justify="left", title_style="bold", **style)
     for k, heading in enumerate(columns):
         # Words are folded before numbers are cut.
         shown.add_column(heading, justify="left" if k < left else "right", no_wrap=k >= left, overflow="fold")
@@ -57,10 +51,8 @@ def table_of_series(title: str, levels: np.ndarray, columns: Sequence[np.ndarray
 def format_number(value: Any) -> str:
     """Write a number in few characters."""
     value = float(value)
-    if value != value:
-        return ""
-    if value in (float("inf"), float("-inf")):
-        return "∞" if value > 0 else "-∞"
+    if not np.isfinite(value):
+        return "" if np.isnan(value) else "∞" if value > 0 else "-∞"
     if abs(value) >= 999.5:
         return f"{value:,.0f}"
     if abs(value) < 1e-9:  # rounding, in what is compared here

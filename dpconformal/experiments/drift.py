@@ -1,5 +1,6 @@
 """How closely do thresholds follow a stream that changes? Discounted beliefs beside four adaptive rivals."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,9 @@ from scipy.special import betaincinv
 
 from dpconformal.baselines import ACI, PID, SAOCP, DtACI
 from dpconformal.beliefs import Exact
-from dpconformal.display.figures import COLOURS, FAINT, INK, panels
-from dpconformal.experiments.runs import Folder, add_certificate, mean_and_error, run_steps, tabulate_seeds
+from dpconformal.display import COLOURS, FAINT, INK, panels
+from dpconformal.experiments.runs import Folder, add_certificate, as_run, mean_and_error, run_steps, tabulate_seeds
+from dpconformal.learner import Learner
 from dpconformal.metrics import coverage, coverage_error, regret
 from dpconformal.priors import Histogram
 from dpconformal.replay import Replay, replay
@@ -20,6 +22,7 @@ from dpconformal.validation import check_float, check_int
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from matplotlib.figure import Figure
 
 STREAMS = {"piecewise": "Scale jumps every few hundred rounds", "slow": "Scale swings slowly"}
 DISCOUNTS = (0.9, 0.95, 0.97, 0.99, 0.995, 0.999, 1.0)  # 1 stands for none
@@ -42,26 +45,19 @@ def _simulate(stream: str, rounds: int, seed: int) -> tuple[np.ndarray, np.ndarr
     return scale * random.beta(*_SHAPE, rounds), scale
 
 
-def _methods(level: float, samples: list[np.ndarray]) -> dict[str, tuple[str, float, list[Any]]]:
+def _methods(level: float, samples: list[np.ndarray]) -> dict[str, tuple[str, float, list[Learner]]]:
     """Name what is compared: its prior, its discount, and a learner for each stream."""
     methods = {}
     learned = [Histogram.from_scores(sample, bins=_BINS) for sample in samples]
     uniform = Histogram(np.linspace(0, 1, _BINS + 1), np.ones(_BINS))  # not Uniform(): one program serves both priors
     for prior, choices in (("uniform", [uniform] * len(samples)), ("learned", learned)):
         for discount in DISCOUNTS:
-            learners: list[Any] = [Exact(choice, discount=discount if discount < 1 else None) for choice in choices]
+            learners: list[Learner] = [Exact(choice, discount=discount if discount < 1 else None) for choice in choices]
             methods[f"Exact {discount:g} {prior}"] = prior, discount, learners
-    for rival in (ACI([level]), DtACI([level]), SAOCP([level]), PID([level], window=100)):
+    rivals: list[Learner] = [ACI([level]), DtACI([level]), SAOCP([level]), PID([level], window=100)]
+    for rival in rivals:
         methods[type(rival).__name__] = "", 1.0, [rival] * len(samples)
     return methods
-
-
-def _cut_into_windows(run: Replay, window: int) -> Replay:
-    """Cut a run into consecutive windows, as one more leading axis; what is left over at the end is left out."""
-    *batch, rounds = run.scores.shape
-    kept = rounds // window * window
-    thresholds = run.thresholds[..., :kept, :].reshape(*batch, -1, window, 1)
-    return Replay(thresholds, None, run.scores[..., :kept].reshape(*batch, -1, window), run.levels)
 
 
 def drift(
@@ -84,10 +80,8 @@ def drift(
     ----------
     seeds : int
         Simulated data sets of each stream, at least two; the thresholds of the first are kept.
-    rounds : int
-        T of each.
-    window : int
-        Rounds of a window.
+    rounds, window : int
+        T of each, and rounds of a window.
     level : float
         α in (0, 1).
     progress : bool
@@ -117,17 +111,20 @@ def drift(
     scores, scale = jnp.asarray(drawn[:, :, 0]), jnp.asarray(drawn[:, :, 1])  # stream, seed, time
     methods = _methods(level, [_simulate(stream, rounds, seeds)[0] for stream in STREAMS])
     # Hyperparameters are leaves, so that all discounts share a program, and so do the streams.
-    follow = jax.jit(lambda learner, scores: replay(learner, scores, [level]).thresholds)  # type: ignore[union-attr]
+    follow = jax.jit(lambda learner, scores: replay(learner, scores, [level])[0])
     steps = {name: partial(lambda own: tuple(map(follow, own, scores)), own) for name, (*_, own) in methods.items()}
     about = {"experiment": "drift", "seeds": seeds, "rounds": rounds, "level": level}
     kept = run_steps(steps, about, progress, checkpoint)
     found = {TRUTH: scale[..., None] * float(betaincinv(*_SHAPE, level))}
     found |= {name: jnp.stack(of_streams) for name, of_streams in kept.items()}
     levels = jnp.asarray([level], scores.dtype)
-    runs = {name: Replay(thresholds, None, scores, levels) for name, thresholds in found.items()}
-    windows = {name: _cut_into_windows(run, window) for name, run in runs.items()}
+    runs = {name: as_run(thresholds, scores, levels) for name, thresholds in found.items()}
+    # Consecutive windows are one more axis of a batch; rounds that are left over at the end are left out.
+    whole, shape = rounds // window * window, (len(STREAMS), seeds, -1, window)
+    cut = scores[..., :whole].reshape(shape)
+    windows = {name: as_run(run.thresholds[:, :, :whole].reshape(*shape, 1), cut, levels) for name, run in runs.items()}
 
-    def each(measure: Any, runs: dict[str, Replay]) -> np.ndarray:
+    def each(measure: Callable[[Replay], Any], runs: dict[str, Replay]) -> np.ndarray:
         return np.stack([measure(run)[..., 0] for run in runs.values()], axis=1)
 
     priors, discounts, _ = zip(("", 1.0, []), *methods.values(), strict=True)
@@ -153,7 +150,7 @@ def drift(
     ours = {}
     for k, stream in enumerate(STREAMS):
         for name in (f"Exact {discount:g} {prior}" for prior, discount in _CERTIFIED):
-            ours[f"{name}, {stream}"] = Replay(found[name][k, 0], None, scores[k, 0], levels, methods[name][-1][k])
+            ours[f"{name}, {stream}"] = as_run(found[name][k, 0], scores[k, 0], levels, methods[name][-1][k])
     return add_certificate(data, ours)
 
 
@@ -162,7 +159,7 @@ def tabulate_drift(data: "xr.Dataset") -> "pd.DataFrame":
     return tabulate_seeds(data[_MEASURES].drop_vars(["prior", "discount"]))
 
 
-def plot_drift(data: "xr.Dataset") -> Any:
+def plot_drift(data: "xr.Dataset") -> "Figure":
     """Draw thresholds of one seed, and regret and coverage error in windows over all; bars are standard errors."""
     figure, axes = panels(3, data.sizes["stream"], 9.0, 9.0, sharey="row", height_ratios=(1.1, 1.1, 1))
     mean, error = mean_and_error(data[_MEASURES].drop_vars(["prior", "discount"]))

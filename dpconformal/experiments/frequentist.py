@@ -6,8 +6,9 @@ import numpy as np
 from scipy.special import betaincinv
 
 from dpconformal.beliefs import ERM, Exact, SplitConformal
-from dpconformal.display.figures import COLOURS, INK, panels
+from dpconformal.display import COLOURS, INK, panels
 from dpconformal.experiments.runs import Folder, add_certificate, as_run, mean_and_error, run_batches, tabulate_seeds
+from dpconformal.learner import Learner
 from dpconformal.priors import Beta, Histogram, Uniform
 from dpconformal.replay import replay
 from dpconformal.schedules import Dirichlet, InverseSqrt
@@ -17,6 +18,7 @@ from dpconformal.validation import check_float, check_int
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from matplotlib.figure import Figure
 
 TRUTH = Beta(2.0, 5.0)
 SCHEDULES = {**{f"a = {a:g}": Dirichlet(a) for a in (1.0, 5.0, 20.0)}, "1/√t": InverseSqrt()}
@@ -27,7 +29,7 @@ _GRID = (np.arange(20) + 0.5) / 20  # midpoints, for the integral over all level
 _MEASURES = ["coverage", "excess_risk", "excess_crps"]
 
 
-def _priors() -> dict[str, Any]:
+def _priors() -> dict[str, Histogram]:
     """Make the priors: the good one is nearly the truth, the wrong one its mirror image, each with some uniform."""
     edges = np.linspace(0, 1, 41)
     masses = 0.95 * np.diff(moments.cdf(TRUTH, edges)) + 0.05 / 40
@@ -37,7 +39,11 @@ def _priors() -> dict[str, Any]:
 
 
 def frequentist(
-    seeds: int = 200, level: float = 0.9, counts: Any = COUNTS, progress: bool = True, checkpoint: Folder = None
+    seeds: int = 200,
+    level: float = 0.9,
+    counts: Any = COUNTS,
+    progress: bool = True,
+    checkpoint: Folder = None,
 ) -> "xr.Dataset":
     """
     Compare what empirical and Bayesian thresholds cost after n iid scores, with a good and a wrong prior.
@@ -79,7 +85,7 @@ def frequentist(
         raise ValueError(f"counts = {counts}: pass at least one number of scores, in increasing order")
     scores = np.stack([np.random.default_rng(seed).beta(TRUTH.a, TRUTH.b, counts[-1] + 1) for seed in range(seeds)])
     levels, choices = np.append(_GRID, level), _priors()
-    learners: dict[tuple[str, str], Any] = {("", "ERM"): ERM(), ("", "SplitConformal"): SplitConformal()}
+    learners: dict[tuple[str, str], Learner] = {("", "ERM"): ERM(), ("", "SplitConformal"): SplitConformal()}
     learners |= {(p, s): Exact(prior, schedule) for p, prior in choices.items() for s, schedule in SCHEDULES.items()}
 
     def step(key: tuple[str, str], here: np.ndarray) -> tuple[Any, Any]:
@@ -130,7 +136,7 @@ def tabulate_frequentist(data: "xr.Dataset") -> "pd.DataFrame":
     return tabulate_seeds(data[_MEASURES], bound=data.bound, **{"above bound": above})
 
 
-def plot_frequentist(data: "xr.Dataset") -> Any:
+def plot_frequentist(data: "xr.Dataset") -> "Figure":
     """Draw coverage, excess risk and excess CRPS against n, with standard errors; a column a prior."""
     figure, axes = panels(3, data.sizes["prior"], 9.0, 8.6, sharex=True, sharey="row")
     counts, level, band = data["count"].values, data.attrs["level"], "a = 5"

@@ -1,9 +1,9 @@
 """Daily prices from a file, and scores of a volatility forecast: how far squared returns are from a GARCH(1, 1)'s."""
 
+import contextlib
 import csv
 import hashlib
 import importlib
-import io
 import math
 import os
 import warnings
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.checkpoints.container import write_whole
-from dpconformal.checkpoints.journal import Journal
-from dpconformal.experiments.runs import Folder, track
+from dpconformal.checkpoints.container import Journal, note, recall
+from dpconformal.display import track
+from dpconformal.experiments.runs import Folder
 from dpconformal.validation import as_numbers, check_int, raise_at
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def read_prices(source: Any, column: str = "Open", start: Any = None, end: Any =
         raise ValueError(
             f"{name}, line {lines[two]}, column 'Date' = {dates[two]}: also on line {lines[one]}; keep one price a day"
         )
-    inside = np.ones(dates.shape, bool)
-    inside &= True if first is None else dates >= np.datetime64(first)
-    inside &= True if last is None else dates <= np.datetime64(last)
+    inside = (dates >= np.datetime64(first or date.min)) & (dates <= np.datetime64(last or date.max))
     if inside.sum() < LEAST:
         asked = f" from {first or 'the first day'} to {last or 'the last day'}" if first or last else ""
         remedy = f"the dates run from {dates.min()} to {dates.max()}" if asked and dates.size else "add days"
@@ -67,6 +65,7 @@ def read_prices(source: Any, column: str = "Open", start: Any = None, end: Any =
 
 
 def _import(module: str, why: str) -> Any:
+    """Import an optional package, or say how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -100,10 +99,8 @@ def _read_file(source: Any, column: str) -> _Columns:
     day, price = _column_index(name, header, "Date"), _column_index(name, header, column)
     for line, row in rows[1:]:
         if len(row) != len(header):
-            raise ValueError(
-                f"{name}, line {line}: {len(row)} values below a header of {len(header)}; write one for each column, "
-                "numbers without thousands separators"
-            )
+            remedy = "write one for each column, numbers without thousands separators"
+            raise ValueError(f"{name}, line {line}: {len(row)} values below a header of {len(header)}; {remedy}")
     lines, days = [line for line, _ in rows[1:]], [row[day].strip() for _, row in rows[1:]]
     return name, lines, days, [row[price].strip() for _, row in rows[1:]]
 
@@ -148,10 +145,8 @@ def _parse_price(name: str, line: int, column: str, cell: str) -> float:
     except ValueError:
         price = math.nan
     if not 0 < price < math.inf:
-        raise ValueError(
-            f"{name}, line {line}, column {column!r} = {cell!r}: a price is a positive number; correct the line, take "
-            "it out, or choose start and end around it"
-        )
+        remedy = "correct the line, take it out, or choose start and end around it"
+        raise ValueError(f"{name}, line {line}, column {column!r} = {cell!r}: a price is a positive number; {remedy}")
     return price
 
 
@@ -191,25 +186,35 @@ def garch_scores(
         raise ValueError(f"prices has shape {prices.shape}: pass a sequence of at least warmup + 2 = {warmup + 2}")
     raise_at("prices", prices, ~((prices > 0) & np.isfinite(prices)), "must be positive and finite")
     arch = _import("arch", "GARCH models need arch")
-    file = None if cache is False else _cache_file(cache, prices, (arch.__version__, lookback, refit_every, warmup))
+    options = arch.__version__, lookback, refit_every, warmup
+    file = None if cache is False else _cache_file(cache, prices, options)
     if file is not None:
-        if (kept := _read_cache(file, prices.size)) is not None:
-            return kept
-        _make_folder(file.parent)
+        with contextlib.suppress(OSError, ValueError):  # where a file is damaged, scores are computed anew
+            if (kept := recall(file, "garch")) is not None:
+                return np.array(kept[1]["scores"])
+        try:  # before the work
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if not os.access(file.parent, os.W_OK):
+                raise PermissionError("it cannot be written to")
+        except OSError as error:
+            raise ValueError(
+                f"cache = {str(file.parent)!r}: {error}; pass another folder, or False for no cache"
+            ) from None
     returns = 100 * np.diff(prices) / prices[:-1]
     returns = np.concatenate([returns[:1], returns])
-    scores = np.zeros(returns.size)
-    parameters = np.zeros(0)
+    scores, parameters = np.zeros(returns.size), np.zeros(0)
     digest = hashlib.sha256(prices.tobytes()).hexdigest()
-    journal = Journal(checkpoint, {"prices": digest, "options": [arch.__version__, lookback, refit_every, warmup]})
+    journal = Journal(checkpoint, {"prices": digest, "options": list(options)})
 
-    def some_days(days: range, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def score_days(days: range, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         errors = np.zeros(len(days))
         for k, day in enumerate(days):
-            if (day - warmup) % refit_every == 0:
-                parameters = np.zeros(0)
             model = arch.arch_model(returns[max(0, day - lookback) : day], vol="GARCH", p=1, q=1, rescale=False)
-            variance, parameters = _forecast(model, parameters)
+            with warnings.catch_warnings(action="ignore"):  # a fit on a hundred days does not always converge
+                fit_anew = (day - warmup) % refit_every == 0
+                result = model.fit(disp="off", show_warning=False) if fit_anew else model.fix(parameters)
+                variance = float(result.forecast(horizon=1).variance.iloc[-1, 0])
+            parameters = np.asarray(result.params, float)
             errors[k] = abs(returns[day] ** 2 - variance)
             if not np.isfinite(errors[k]):
                 raise ValueError(
@@ -220,18 +225,13 @@ def garch_scores(
 
     for first in track(range(warmup, returns.size, _DAYS), "fitting GARCH", progress):
         days = range(first, min(first + _DAYS, returns.size))
-        scores[days.start : days.stop], parameters = journal.once(f"days from {first}", some_days, days, parameters)
+        scores[days], parameters = journal.once(f"days from {first}", score_days, days, parameters)
     if file is not None:
-        _write_cache(file, scores)
+        try:
+            note(file, "garch", {}, {"scores": scores})
+        except OSError as error:  # the disk is full, say: no reason to lose the scores
+            warnings.warn(f"the scores are not kept: {error}", stacklevel=2)
     return scores
-
-
-def _forecast(model: Any, parameters: np.ndarray) -> tuple[float, np.ndarray]:
-    """Forecast the variance one day ahead, with given parameters or, where there are none, with a new estimate."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fit on a hundred days does not always converge
-        result = model.fix(parameters) if parameters.size else model.fit(disp="off", show_warning=False)
-        return float(result.forecast(horizon=1).variance.iloc[-1, 0]), np.asarray(result.params, float)
 
 
 def _cache_file(cache: Any, prices: np.ndarray, options: tuple[Any, ...]) -> Path:
@@ -243,36 +243,4 @@ def _cache_file(cache: Any, prices: np.ndarray, options: tuple[Any, ...]) -> Pat
     else:
         raise ValueError(f"cache = {cache!r}: pass a folder, or False for no cache")
     content = repr(options).encode() + prices.astype("<f8").tobytes()
-    return folder / f"{hashlib.sha256(content).hexdigest()}.npy"
-
-
-def _read_cache(file: Path, days: int) -> np.ndarray | None:
-    """Read a result, unless it is missing or cannot be one."""
-    try:
-        with warnings.catch_warnings(action="error"), file.open("rb") as opened:
-            scores = np.load(opened, allow_pickle=False)
-    except Exception:  # whatever a damaged file leads to, the remedy is to compute anew
-        return None
-    sound = isinstance(scores, np.ndarray) and scores.dtype == np.float64 and scores.shape == (days,)
-    # NaN fails both comparisons.
-    return scores if sound and bool(np.all((scores >= 0) & (scores <= 1))) else None
-
-
-def _make_folder(folder: Path) -> None:
-    """Make sure, before the work, that its result can be kept."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError("it cannot be written to")
-    except OSError as error:
-        raise ValueError(f"cache = {str(folder)!r}: {error}; pass another folder, or False for no cache") from None
-
-
-def _write_cache(file: Path, scores: np.ndarray) -> None:
-    """Write a result, under its name only when it is complete."""
-    content = io.BytesIO()
-    np.save(content, scores, allow_pickle=False)
-    try:
-        write_whole(file, [content.getvalue()])
-    except OSError as error:  # the disk is full, say: no reason to lose the scores
-        warnings.warn(f"the scores are not kept: {error}", stacklevel=3)
+    return folder / f"{hashlib.sha256(content).hexdigest()}.dpc"

@@ -1,16 +1,18 @@
-"""What experiments share: progress bars, steps that are kept, many seeds, tables over these, and certificates."""
+"""What experiments share: steps that are kept, many seeds, tables over these, and certificates."""
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.checkpoints.journal import Journal
+from dpconformal.checkpoints.container import Journal
+from dpconformal.display import track
+from dpconformal.learner import Learner
 from dpconformal.replay import Replay, replay
 from dpconformal.theory import certify
 
@@ -18,28 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+_Method = TypeVar("_Method")
 BATCH = 50  # seeds at a time
 Folder = str | os.PathLike[str] | None  # in which finished steps are kept
-
-
-def track(steps: Iterable[Any], what: str, show: bool = True) -> Iterator[Any]:
-    """Go through steps with a progress bar on the error stream; there is none without rich or a terminal."""
-    try:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        from dpconformal.display.terminal import Terminal
-    except ImportError:
-        show = False
-    if not show or not (console := Terminal(stderr=True)).is_terminal:
-        yield from steps
-        return
-    if isinstance(steps, Sized) and len(steps) == 1:  # a bar would stand still
-        with console.status(what):
-            yield from steps
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        yield from bar.track(steps, total=len(steps) if isinstance(steps, Sized) else None, description=what)
 
 
 def run_steps(
@@ -50,24 +33,34 @@ def run_steps(
     return {name: journal.once(name, steps[name]) for name in track(list(steps), "replaying", progress)}
 
 
-def thresholds_of(learner: Any, scores: Any, levels: Any) -> tuple[Any]:
-    """Replay scores, as a step that keeps thresholds alone."""
-    return replay(learner, scores, levels)[:1]
-
-
-def as_run(thresholds: Any, scores: Any, levels: Any, learner: Any = None) -> Replay:
+def as_run(thresholds: Any, scores: Any, levels: Any, learner: Learner | None = None) -> Replay:
     """Return the replay that had these thresholds."""
     return Replay(jnp.asarray(thresholds), None, jnp.asarray(scores), jnp.asarray(levels), learner)
 
 
+def replay_learners(
+    learners: Mapping[str, Learner],
+    scores: np.ndarray,
+    levels: Any,
+    about: dict[str, Any],
+    progress: bool,
+    checkpoint: Folder,
+) -> dict[str, Replay]:
+    """Replay the same scores with each learner, in steps, see :func:`run_steps`."""
+    # A step keeps thresholds alone, which is all that a figure needs.
+    steps = {name: partial(lambda own: replay(own, scores, levels)[:1], learner) for name, learner in learners.items()}
+    found = run_steps(steps, about, progress, checkpoint)
+    return {name: as_run(found[name][0], scores, levels, learner) for name, learner in learners.items()}
+
+
 def run_batches(
-    step: Callable[[Any, np.ndarray], tuple[Any, ...]],
-    methods: Iterable[Any],
+    step: Callable[[_Method, np.ndarray], tuple[Any, ...]],
+    methods: Iterable[_Method],
     seeds: int,
     about: dict[str, Any],
     progress: bool,
     checkpoint: Folder,
-) -> dict[Any, list[tuple[np.ndarray, ...]]]:
+) -> dict[_Method, list[tuple[np.ndarray, ...]]]:
     """Do a step for each method and batch of seeds, see :func:`run_steps`; list what each method's steps returned."""
     size = min(BATCH, seeds)
     # The last batch is filled up, so that one program serves all.
@@ -79,8 +72,8 @@ def run_batches(
 
 def replay_seeds(learner: Any, scores: Any, levels: Any, seeds: int) -> Any:
     """Replay a learner that tosses coins once for each seed, and return all thresholds."""
-    one = lambda seed: replay(dataclasses.replace(learner, seed=seed), scores, levels)[0]  # noqa: E731
-    return jax.vmap(one)(jnp.arange(seeds, dtype=jnp.int32))
+    replay_one = jax.vmap(lambda seed: replay(dataclasses.replace(learner, seed=seed), scores, levels)[0])
+    return replay_one(jnp.arange(seeds, dtype=jnp.int32))
 
 
 def mean_and_error(data: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:

@@ -3,21 +3,21 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.baselines import ACI, MVP
 from dpconformal.beliefs import ERM, Quantized
-from dpconformal.display.figures import COLOURS, FAINT, as_label, panels
+from dpconformal.display import COLOURS, FAINT, as_label, panels
 from dpconformal.experiments.prices import BUNDLED, garch_scores, read_prices
 from dpconformal.experiments.runs import Folder, add_certificate, as_run, replay_seeds
 from dpconformal.metrics import coverage, quantile_loss
-from dpconformal.replay import Replay, replay
+from dpconformal.replay import replay
 from dpconformal.validation import check_float, check_int
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from matplotlib.figure import Figure
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 _BUCKETS = 40  # of MVP, and bins of ours
@@ -84,10 +84,12 @@ def stock(
         prices.to_numpy(), refit_every=refit_every, progress=progress, cache=cache, checkpoint=checkpoint
     )
     ours: Any = replay(Quantized(bins=_BUCKETS, discount=np.sqrt(1 - 1 / _WINDOW), rounding="nearest"), scores, LEVELS)
-    first_mvp, mvp_coverage = _replay_mvp(ours.scores, seeds)
+    eta = np.sqrt(np.log(2 * _BUCKETS) / scores.size)
+    mvp = replay_seeds(MVP(LEVELS, buckets=_BUCKETS, eta=eta, normalize=False), ours.scores, ours.levels, seeds)
+    mvp_coverage = (np.asarray(ours.scores)[:, None] <= np.asarray(mvp)).mean(axis=1)  # seed, level
     runs: dict[str, Any] = {
         "ACI": replay(ACI(LEVELS, rate=0.005, window=_WINDOW), scores, LEVELS),
-        "MVP": first_mvp,
+        "MVP": as_run(mvp[0], ours.scores, ours.levels),
         "ERM": replay(ERM(), scores, LEVELS),
         "Quantized": ours,
     }
@@ -113,15 +115,6 @@ def stock(
     return add_certificate(data.assign_attrs(refit_every=refit_every, seeds=seeds), {"Quantized": ours})
 
 
-def _replay_mvp(scores: Any, seeds: int) -> tuple[Replay, np.ndarray]:
-    """Run MVP once for each seed; return the first run, and the coverage of all of them."""
-    eta = np.sqrt(np.log(2 * _BUCKETS) / scores.size)
-    levels = jnp.asarray(LEVELS, scores.dtype)
-    thresholds = replay_seeds(MVP(LEVELS, buckets=_BUCKETS, eta=eta, normalize=False), scores, levels, seeds)
-    covered = np.asarray(scores)[:, None] <= np.asarray(thresholds)
-    return as_run(thresholds[0], scores, levels), covered.mean(axis=1)
-
-
 def tabulate_stock(data: "xr.Dataset") -> "pd.DataFrame":
     """Tabulate the coverage of each method under each level, and its mean loss at the level of the picture."""
     level = data.attrs["level"]
@@ -130,7 +123,7 @@ def tabulate_stock(data: "xr.Dataset") -> "pd.DataFrame":
     return table.rename_axis(columns=None).assign(**{f"loss at {level:g}": last.values})
 
 
-def plot_stock(data: "xr.Dataset") -> Any:
+def plot_stock(data: "xr.Dataset") -> "Figure":
     """Draw the thresholds over the scores, the loss compared with ACI, and how far coverage is from each level."""
     level, days = data.attrs["level"], data.date.values
     names = {name: f"{name} (ours)" if name == "Quantized" else name for name in data.learner.values}

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import itertools
 import json
 import os
 import shutil
@@ -11,14 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dpconformal.checkpoints.container import bring_to_disk, write_whole
-from dpconformal.checkpoints.journal import note, recall
-from dpconformal.files.arrays import array_source, parquet_source
-from dpconformal.files.csv import Text, text_source
-from dpconformal.files.source import Block, Source
+from dpconformal.checkpoints.container import bring_to_disk, note, recall, write_whole
+from dpconformal.files.formats import Text, array_source, parquet_source, text_source
+from dpconformal.files.source import Block, Source, require_one_series
 
 _EVERY = 2.0  # seconds between notes of how far the reading has come
 _ROWS = 2**20  # that are sorted into series at a time
@@ -57,8 +57,8 @@ class Recorded:
 
     def split(self, rows: np.ndarray) -> list[np.ndarray]:
         """Return the part of each series in an array with a row for each score."""
-        ends = np.cumsum(self.lengths)
-        return [rows[end - length : end] for end, length in zip(ends, self.lengths, strict=True)]
+        ends = np.cumsum(self.lengths).tolist()
+        return [rows[start:end] for start, end in itertools.pairwise([0, *ends])]
 
     def with_rows(self, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yield the name and the scores of each series, and its part of an array with a row for each score."""
@@ -84,18 +84,20 @@ def open_scores(
     """
     path, lone = Path(source), lone and batch is None
     if is_stream(source):
-        return text_source(_read_once(source, stdin, copy), column, batch, lone)
-    if not path.exists():
+        opened = text_source(_read_once(source, stdin, copy), column, batch, lone)
+    elif not path.exists():
         raise ValueError(f"{path} does not exist: check the name, or pass - for standard input")
-    if path.is_dir():
+    elif path.is_dir():
         raise ValueError(f"{path} is a folder: pass a file of scores")
-    if path.stat().st_size == 0:
+    elif path.stat().st_size == 0:
         raise ValueError(f"{path} is empty: a file of scores has a row for each round")
-    if path.suffix == ".npy":
+    elif path.suffix == ".npy":
         return array_source(path, column, batch)
-    if path.suffix in (".parquet", ".pq"):
-        return parquet_source(path, column, batch, lone)
-    return text_source(Text(str(path), lambda: path.open("rb")), column, batch, lone)
+    elif path.suffix in (".parquet", ".pq"):
+        opened = parquet_source(path, column, batch, lone)
+    else:
+        opened = text_source(Text(str(path), lambda: path.open("rb")), column, batch, lone)
+    return require_one_series(opened) if lone else opened
 
 
 def is_stream(source: str | os.PathLike[str]) -> bool:
@@ -130,8 +132,7 @@ def read_scores(
     lone: bool = False,
 ) -> Recorded:
     """Read scores into memory."""
-    opened = open_scores(source, column, batch, lone, stdin)
-    return collect(opened, check)
+    return collect(open_scores(source, column, batch, lone, stdin), check)
 
 
 def collect(source: Source, check: Check = lambda source, block: None) -> Recorded:
@@ -153,23 +154,24 @@ def collect(source: Source, check: Check = lambda source, block: None) -> Record
 def copy_to_disk(source: Source, folder: str | os.PathLike[str], check: Check) -> Recorded:
     """Copy the scores of a source to a folder, or find them there; an interrupted call is carried on with."""
     folder = Path(folder)
-    if recall(folder / "scores.dpc", "scores") is None:
-        _copy(source, folder, check)
-    done = recall(folder / "scores.dpc", "scores")
-    assert done is not None
-    about, lengths = done[0], done[1]["lengths"]
+    about, arrays = recall(folder / "scores.dpc", "scores") or _copy(source, folder, check)
     names = json.loads((folder / "names.json").read_text(encoding="utf-8")) if about["series"] else [""]
+    lengths = arrays["lengths"]
     values = np.memmap(folder / about["file"], "<f8", "r", shape=(int(lengths.sum()),))
     return Recorded(source.name, names, values, lengths)
 
 
-def _copy(source: Source, folder: Path, check: Check) -> None:
-    file, journal = folder / "rows.f8", folder / "reading.dpc"
+def _copy(source: Source, folder: Path, check: Check) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Copy scores, and note what was copied; a file of one series is read on from the last note."""
+    file, codes_file, journal = folder / "rows.f8", folder / "codes.i4", folder / "reading.dpc"
+    where, row = source.start, 0
     found = recall(journal, "reading")
-    kept = found is not None and file.exists() and file.stat().st_size >= 8 * found[0]["rows"]
-    where, row = (found[0]["where"], found[0]["rows"]) if found and kept else (source.start, 0)
+    if found and file.exists() and file.stat().st_size >= 8 * found[0]["rows"]:
+        where, row = found[0]["where"], found[0]["rows"]
     names, counts, noted = _Names(), np.zeros(0, np.int64), time.monotonic()
-    with _open_at(file, 8 * row) as rows, _open_at(folder / "codes.i4", 0) as codes:
+    with file.open("r+b" if file.exists() else "w+b") as rows, codes_file.open("wb") as codes:
+        rows.truncate(8 * row)
+        rows.seek(8 * row)
         for block in source.blocks(where, row):
             check(source, block)
             rows.write(block.scores.astype("<f8").data)
@@ -190,17 +192,11 @@ def _copy(source: Source, folder: Path, check: Check) -> None:
         write_whole(folder / "names.json", [json.dumps(list(names)).encode()])
         _sort(folder, row, counts)
     about = {"series": several, "file": "scores.f8" if several else file.name}
-    note(folder / "scores.dpc", "scores", about, {"lengths": counts if several else np.array([row])})
-    for used in (folder / "codes.i4", journal, *([file] if several else [])):
+    arrays = {"lengths": counts if several else np.array([row])}
+    note(folder / "scores.dpc", "scores", about, arrays)
+    for used in (codes_file, journal, *([file] if several else [])):
         used.unlink(missing_ok=True)
-
-
-def _open_at(file: Path, size: int) -> io.BufferedRandom:
-    """Open a file to write on from a size that it had."""
-    opened: io.BufferedRandom = file.open("r+b" if file.exists() else "w+b")
-    opened.truncate(size)
-    opened.seek(size)
-    return opened
+    return about, arrays
 
 
 def _sort(folder: Path, rows: int, counts: np.ndarray) -> None:

@@ -86,19 +86,17 @@ class WorkingFolder:
 
     The record says which job the work is of, and the number (inode) of the folder that was made for it. Only that
     folder is worked in, and only that folder is deleted. It is closed to other users, so what is in it is ours.
-
-    Attributes
-    ----------
-    job : dict or None
-        The job that was begun here and not finished.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         while True:
             with contextlib.ExitStack() as opened:
-                self._folder = _open_own_folder(path)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(path, 0o700)
+                self._folder = _open_own(path, os.O_RDONLY | os.O_DIRECTORY)
                 opened.callback(os.close, self._folder)
+                os.fchmod(self._folder, 0o700)  # it may have been there, and open to others
                 try:
                     lock = self._take_lock()
                 except FileNotFoundError:
@@ -161,7 +159,7 @@ class WorkingFolder:
 
     def _take_lock(self) -> int:
         """Make sure that nobody else works here; the lock goes with the process, however it ends."""
-        lock = self._open_own_file(_LOCK, os.O_RDWR | os.O_CREAT)
+        lock = _open_own(self.path / _LOCK, os.O_RDWR | os.O_CREAT, self._folder)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -171,24 +169,9 @@ class WorkingFolder:
             ) from None
         return lock
 
-    def _open_own_file(self, name: str, flags: int) -> int:
-        """Open a plain file of ours that has no other name; what it is, is asked of what was opened."""
-        try:
-            file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=self._folder)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                raise _foreign(self.path / name) from None
-            raise
-        found = os.fstat(file)
-        # Without a name it was removed by the process that had the lock, and with two it may be somebody's.
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
-            os.close(file)
-            raise _foreign(self.path / name)
-        return file
-
     def _read_record(self) -> dict[str, Any]:
         try:
-            file = self._open_own_file(_RECORD, os.O_RDONLY)
+            file = _open_own(self.path / _RECORD, os.O_RDONLY, self._folder)
         except FileNotFoundError:
             return {}
         with os.fdopen(file, "rb") as opened:
@@ -217,21 +200,22 @@ class WorkingFolder:
             raise _foreign(self.path / name)
 
 
-def _open_own_folder(path: Path) -> int:
-    """Make a folder if it is not there, and open it if it is no link and ours."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
+def _open_own(path: Path, flags: int, folder: int | None = None) -> int:
+    """Open a folder of ours, or in one that is open a plain file with no other name; links are not followed."""
+    where = path if folder is None else path.name
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        opened = os.open(where, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=folder)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO):
             raise _foreign(path) from None
         raise
-    if os.fstat(folder).st_uid != os.geteuid():
-        os.close(folder)
+    found = os.fstat(opened)  # what it is, is asked of what was opened: the name may stand for something else by now
+    # Without a name a file was removed by the process that had the lock, and with two it may be somebody's.
+    plain = stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
+    if found.st_uid != os.geteuid() or not (plain or folder is None):
+        os.close(opened)
         raise _foreign(path)
-    os.fchmod(folder, 0o700)  # it may have been there, and open to others
-    return folder
+    return opened
 
 
 def _foreign(path: Path) -> ValueError:

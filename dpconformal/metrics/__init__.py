@@ -1,6 +1,5 @@
 """Metrics of a run: loss, regret, coverage, crossings, calibration."""
 
-from dpconformal.metrics.calibration import crps, pit
 from dpconformal.metrics.coverage import (
     Crossings,
     coverage,
@@ -12,7 +11,7 @@ from dpconformal.metrics.coverage import (
     longest_miss_run,
     rolling_coverage,
 )
-from dpconformal.metrics.loss import discounted_regret, quantile_loss, regret
+from dpconformal.metrics.loss import crps, discounted_regret, pit, quantile_loss, regret
 from dpconformal.metrics.summary import by_group, summary
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Arrays of a run in the namespace that suits it: NumPy in float64 outside ``jit``, JAX inside."""
+"""Arrays of a run, in NumPy and float64 outside ``jit`` and in JAX inside, and what all metrics do with them."""
 
 import functools
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.engine.totals import Sum, Totals, pinball, totals_of
+from dpconformal.engine.totals import Totals, totals_of
 from dpconformal.replay import Replay, Summary
 from dpconformal.rounds import kept_rounds, round_counts
 from dpconformal.validation import as_numbers, is_traced, raise_at
@@ -37,7 +37,7 @@ def checked_run(run: Any) -> Replay:
 
 
 def by_sequence(metric: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a metric that is one number a level judge batches of sequences with unequal numbers of scores."""
+    """Apply a metric that has one number a level to each sequence by itself where their numbers of scores differ."""
 
     @functools.wraps(metric)
     def each(run: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,20 +104,17 @@ def arrays_of(run: Any) -> Arrays:
 
 
 def totals_over_rounds(arrays: Arrays) -> Totals:
-    """Add up a run; losses that float64 cannot hold together are an error."""
-    xp, thresholds, scores, levels = arrays
-    if xp is jnp:
-        covered, loss, total = (jnp.sum(part, axis=-2) for part in (scores <= thresholds, pinball(*arrays), thresholds))
-        return Totals(covered, Sum(loss, jnp.zeros_like(loss)), Sum(total, jnp.zeros_like(total)))
-    found = totals_of(thresholds, scores[..., 0], levels)
-    check_finite(found.loss.high, thresholds)
+    """Add up a run on the host; refuse losses whose sum overflows float64."""
+    found = totals_of(arrays.thresholds, arrays.scores[..., 0], arrays.levels)
+    check_finite(found.loss.high, arrays.thresholds)
     return found
 
 
 def check_finite(loss: Any, thresholds: Any) -> None:
-    """Say so where total losses of finite thresholds overflow."""
-    endless = isinstance(loss, np.ndarray) and ~np.isfinite(loss)
-    if thresholds.size and np.any(endless) and (endless & np.isfinite(thresholds).all(axis=-2)).any():
+    """Refuse total losses, (..., A), that overflow though the thresholds are finite; nothing is refused inside jit."""
+    if is_traced(loss) or not thresholds.size:
+        return
+    if (~np.isfinite(loss) & np.isfinite(thresholds).all(axis=-2)).any():
         most = np.finfo(float).max
         raise ValueError(f"run has losses that add up to more than float64 holds ({most:.3g}); rescale the scores")
 

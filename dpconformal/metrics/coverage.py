@@ -1,4 +1,4 @@
-"""Coverage: how often the score was within its threshold, over all rounds and over windows."""
+"""Coverage and misses of thresholds, their crossings, and the intervals between two of them."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.metrics.arrays import Arrays, arrays_of, by_sequence, mean_levels, totals_over_rounds
+from dpconformal.metrics.arrays import Arrays, arrays_of, by_sequence, mean_levels
 from dpconformal.replay import Replay
 from dpconformal.validation import Scalar, check_float, check_int, is_traced
 
@@ -18,7 +18,6 @@ def covered(run: Replay) -> Any:
     Parameters
     ----------
     run : Replay
-        The run.
 
     Returns
     -------
@@ -43,7 +42,6 @@ def coverage(run: Replay) -> Any:
     Parameters
     ----------
     run : Replay
-        The run.
 
     Returns
     -------
@@ -85,10 +83,10 @@ def coverage_error(run: Replay) -> Any:
 
 
 def _coverage(arrays: Arrays) -> Any:
-    xp, thresholds = arrays.xp, arrays.thresholds
-    with np.errstate(invalid="ignore"):
-        share = totals_over_rounds(arrays).covered.astype(thresholds.dtype) / thresholds.shape[-2]
-    return share if xp is np else xp.where(xp.isnan(thresholds).any(axis=-2), xp.nan, share)
+    xp, thresholds, scores, _ = arrays
+    with np.errstate(invalid="ignore"):  # 0/0 without rounds
+        share = xp.sum(scores <= thresholds, axis=-2).astype(thresholds.dtype) / thresholds.shape[-2]
+    return xp.where(xp.isnan(thresholds).any(axis=-2), xp.nan, share)  # NaN is what jit makes of bad input
 
 
 def rolling_coverage(run: Replay, window: int) -> Any:
@@ -98,9 +96,8 @@ def rolling_coverage(run: Replay, window: int) -> Any:
     Parameters
     ----------
     run : Replay
-        The run.
     window : int
-        Length of a stretch, between 1 and T.
+        Rounds in a stretch, between 1 and T.
 
     Returns
     -------
@@ -131,7 +128,6 @@ def longest_miss_run(run: Replay) -> Any:
     Parameters
     ----------
     run : Replay
-        The run.
 
     Returns
     -------
@@ -150,7 +146,7 @@ def longest_miss_run(run: Replay) -> Any:
 
 
 def rounds_since_hit(xp: Any, hits: Any, before: Any) -> Any:
-    """Count the rounds since the last hit, at every round, (..., T, A); ``before``: those since it at the start."""
+    """Count the rounds since the last hit, (..., T, A), given those ``before`` the first round, (..., 1, A)."""
     now = xp.arange(1, hits.shape[-2] + 1, dtype=np.int32).reshape((1,) * (hits.ndim - 2) + (-1, 1))
     last_hit = xp.where(hits, now, -before)
     return now - (jax.lax.cummax(last_hit, hits.ndim - 2) if xp is jnp else np.maximum.accumulate(last_hit, axis=-2))
@@ -170,9 +166,9 @@ class Crossings(NamedTuple):
         Rounds in which this level crosses another.
     """
 
-    rounds: Any  # (...,)
-    pairs: Any  # (...,)
-    by_level: Any  # (..., A)
+    rounds: np.ndarray
+    pairs: np.ndarray
+    by_level: np.ndarray
 
 
 @by_sequence
@@ -183,7 +179,7 @@ def crossings(run: Replay) -> Crossings:
     Parameters
     ----------
     run : Replay
-        The run; not traced.
+        Not traced.
 
     Returns
     -------
@@ -205,19 +201,20 @@ def crossings(run: Replay) -> Crossings:
 
 def find_crossings(thresholds: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
-    Find the crossings of each round, given thresholds (..., T, A) and levels (..., T or 1, A).
+    Count crossing pairs, (..., T), and mark levels that cross another, (..., T, A).
 
-    Returns: Crossing pairs, (..., T); whether a level crosses another, (..., T, A).
+    The thresholds are (..., T, A), the levels (..., T or 1, A).
     """
     order = np.argsort(levels, axis=-1, kind="stable")
     ranked = np.take_along_axis(thresholds, order, axis=-1)
     count, by_level = np.zeros(thresholds.shape[:-1], int), np.zeros(thresholds.shape, bool)
+    # Few rounds have any crossing, and only they need all pairs. A loop over levels makes no copy of all thresholds.
     suspect = np.zeros(thresholds.shape[:-1], bool)
     for i in range(thresholds.shape[-1] - 1):
         suspect |= ranked[..., i + 1] < ranked[..., i]
-    if not suspect.any():
+    index = np.nonzero(suspect)
+    if not index[0].size:
         return count, by_level
-    index = np.nonzero(suspect)  # few rounds have any crossing; only they need all pairs
     order, levels = (np.broadcast_to(part, thresholds.shape)[index] for part in (order, levels))
     ranked, asked = ranked[index], np.take_along_axis(levels, order, axis=-1)
     pairs, involved = np.zeros(len(ranked), int), np.zeros(ranked.shape, bool)
@@ -227,9 +224,7 @@ def find_crossings(thresholds: np.ndarray, levels: np.ndarray) -> tuple[np.ndarr
         involved[:, i] |= above.any(axis=1)
         involved[:, i + 1 :] |= above
     count[index] = pairs
-    in_place = np.zeros_like(involved)
-    np.put_along_axis(in_place, order, involved, axis=-1)
-    by_level[index] = in_place
+    by_level[index] = np.take_along_axis(involved, np.argsort(order, axis=-1), axis=-1)  # as the levels were given
     return count, by_level
 
 
@@ -242,8 +237,7 @@ def interval_width(run: Replay, lower: Scalar, upper: Scalar) -> Any:
     run : Replay
         With the same levels every round.
     lower, upper : float
-        Two of the run's levels; the interval between their thresholds is to hold a share
-        ``upper - lower`` of the scores.
+        Two of the run's levels: the interval is to hold a share ``upper - lower`` of the scores.
 
     Returns
     -------
@@ -277,8 +271,8 @@ def interval_score(run: Replay, lower: Scalar, upper: Scalar) -> Any:
     Returns
     -------
     array, shape (..., T)
-        Width plus distance to the interval times 1/lower below it, 1/(1 - upper) above it. For
-        lower = a/2 and upper = 1 - a/2 this is the usual interval score, with fines of 2/a.
+        Width plus distance to the interval times 1/lower below it, 1/(1 - upper) above it: the usual interval score,
+        with fines of 2/a, for lower = a/2 and upper = 1 - a/2.
 
     Examples
     --------
@@ -297,11 +291,10 @@ def interval_score(run: Replay, lower: Scalar, upper: Scalar) -> Any:
 def _thresholds_of(run: Replay, arrays: Arrays, lower: Scalar, upper: Scalar) -> tuple[Any, Any]:
     if is_traced(run.levels) or np.ndim(run.levels) != 1:
         raise ValueError("run.levels change by round or are traced: an interval needs two fixed levels")
-    levels = np.asarray(run.levels)
-    found = []
+    levels, found = np.asarray(run.levels), []
     for name, level in (("lower", lower), ("upper", upper)):
         nearest = int(np.argmin(np.abs(levels - level)))
-        if abs(levels[nearest] - level) > 1e-6:
+        if abs(levels[nearest] - level) > 1e-6:  # a level that float32 has rounded is meant too
             raise ValueError(f"{name} = {level}: not one of the run's levels {levels.tolist()}")
         found.append(arrays.thresholds[..., nearest])
     return found[0], found[1]

@@ -1,17 +1,24 @@
-"""Quantile loss and regret: what thresholds cost, and how much of it hindsight would have saved."""
+"""Losses of thresholds and beliefs: the quantile loss, regret, CRPS; and the PIT, by which beliefs are calibrated."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from dpconformal.engine.feedback import Delayed, feedback_stream
 from dpconformal.engine.linked_list import running_order_statistic
+from dpconformal.engine.scan import drive
+from dpconformal.engine.states import state_to_carry_on
 from dpconformal.engine.totals import pinball
+from dpconformal.learner import check_levels, fresh_state, support_of
 from dpconformal.metrics.arrays import arrays_of, by_sequence, check_finite, checked_run, totals_over_rounds
-from dpconformal.replay import Replay
-from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, is_traced, raise_at
+from dpconformal.rounds import Rounds, kept_rounds, masked_scores, take_rounds
+from dpconformal.runs import Replay, not_at_once
+from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, check_int, is_traced, raise_at
 
 
 def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers = None) -> Any:
@@ -37,17 +44,15 @@ def quantile_loss(run: Replay | Numbers, score: Numbers = None, level: Numbers =
     0.02
     """
     if isinstance(run, Replay):
-        xp, threshold, score, level = arrays_of(run)
-    else:
-        if score is None or level is None:
-            raise ValueError("score and level are needed beside thresholds; or pass a run")
-        given = {"threshold": run, "score": score, "level": level}
-        threshold, score, level = (as_numbers(name, value) for name, value in given.items())
-        xp = jnp if is_traced(threshold, score, level) else np
-        if xp is np:
-            raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
-        threshold, score, level = (xp.asarray(a, float if xp is np else None) for a in (threshold, score, level))
-    return pinball(xp, threshold, score, level)
+        return pinball(*arrays_of(run))
+    if score is None or level is None:
+        raise ValueError("score and level are needed beside thresholds; or pass a run")
+    given = {"threshold": run, "score": score, "level": level}
+    threshold, score, level = (as_numbers(name, value) for name, value in given.items())
+    if is_traced(threshold, score, level):
+        return pinball(jnp, *(jnp.asarray(part) for part in (threshold, score, level)))
+    raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")
+    return pinball(np, *(np.asarray(part, float) for part in (threshold, score, level)))
 
 
 def regret(run: Replay, *, running: bool = False) -> Any:
@@ -57,11 +62,10 @@ def regret(run: Replay, *, running: bool = False) -> Any:
     Parameters
     ----------
     run : Replay
-        With the same levels every round, or levels that change: then the comparator is the one
-        threshold with the least total loss over the levels asked.
+        Where levels change by round, the comparator is the one threshold with the least total loss over them.
     running : bool
-        Whether to return the whole curve, each round against the best threshold for the rounds so far.
-        Not inside ``jit``: it needs the digits of float64.
+        Whether to return the whole curve, each round against the best threshold for the rounds so far. Not inside
+        ``jit``: it needs the digits of float64.
 
     Returns
     -------
@@ -80,7 +84,7 @@ def regret(run: Replay, *, running: bool = False) -> Any:
         arrays = arrays_of(run)
         if arrays.xp is jnp:
             raise ValueError("run is being traced: ask for the running regret outside jit")
-        totals_over_rounds(arrays)  # the largest of the sums to come
+        totals_over_rounds(arrays)  # refuses losses that overflow: the last sum is the largest
         levels, curve = np.broadcast_to(arrays.levels, arrays.thresholds.shape), np.empty(arrays.thresholds.shape)
         for index in np.ndindex(curve.shape[:-2] if curve.size else (0,)):
             curve[index] = regret_curve(arrays.thresholds[index], run.scores[index], levels[index])[0]
@@ -91,7 +95,8 @@ def regret(run: Replay, *, running: bool = False) -> Any:
 @by_sequence
 def _regret(run: Replay) -> Any:
     arrays = arrays_of(run)
-    loss = totals_over_rounds(arrays).loss.high
+    traced = arrays.xp is jnp
+    loss = jnp.sum(pinball(*arrays), axis=-2) if traced else totals_over_rounds(arrays).loss.high
     least = best_threshold(arrays.xp, arrays.scores[..., 0], arrays.levels)[1]
     check_finite(least, arrays.thresholds)
     return loss - least
@@ -105,7 +110,6 @@ def discounted_regret(run: Replay, discount: Scalar) -> Any:
     Parameters
     ----------
     run : Replay
-        The run.
     discount : float
         β in (0, 1).
 
@@ -142,7 +146,7 @@ def best_threshold(xp: Any, scores: Any, levels: Any, weights: Any = None) -> tu
     """
     Find the best fixed threshold in hindsight, which is a score, and its total loss, both (..., A).
 
-    ``scores``: (..., T), infinite where there is none. ``levels``: (..., T or 1, A). ``weights``: Of losses, (..., T).
+    The scores are (..., T), infinite where there is none; the levels (..., T or 1, A); weights of losses (..., T).
     """
     shape = (*scores.shape[:-1], levels.shape[-1])
     if not scores.shape[-1]:
@@ -195,3 +199,108 @@ def regret_curve(thresholds: Any, scores: Any, levels: Any) -> tuple[np.ndarray,
     with np.errstate(invalid="ignore"):  # ∞ - ∞, where a threshold is infinite
         paid = np.cumsum(pinball(np, np.asarray(thresholds, float), score, levels), axis=0)
         return paid - np.cumsum(pinball(np, best, score, levels) + (best - previous) * slope, axis=0), best
+
+
+def pit(run: Replay, key: Array | None = None) -> Any:
+    """
+    Probability integral transform: where in the belief each score fell.
+
+    Parameters
+    ----------
+    run : Replay
+        Of a belief, which is replayed.
+    key : PRNG key, optional
+        If given, a score that sits on an atom of the belief gets a uniform draw between P(X < score) and P(X ≤ score),
+        so that the PIT of a correct belief is uniform. Otherwise P(X ≤ score).
+
+    Returns
+    -------
+    Array, shape (..., T)
+        Values in [0, 1].
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> pit(dpc.replay(dpc.Exact(), [0.2, 0.9], levels=[0.5])).round(3)
+    Array([0.2  , 0.929], dtype=float...)
+    """
+    _require_learner(run, "cdf")
+    answer = read_again(run, _cdf_here, jnp.zeros(1, run.scores.dtype))
+    below, here = answer[..., 0], answer[..., 1]
+    if key is None:
+        return here
+    return jnp.minimum(below + (here - below) * jax.random.uniform(key, here.shape, here.dtype), here)
+
+
+def crps(run: Replay, points: int = 256) -> Any:
+    """
+    Continuous ranked probability score: twice the quantile loss integrated over all levels.
+
+    Parameters
+    ----------
+    run : Replay
+        Of a learner that answers any level, which is replayed.
+    points : int
+        Levels at which the integrand is evaluated (midpoint rule). The error falls about with points⁻² for a belief
+        with a prior, whose quantiles are continuous in the level, and with points⁻¹ for ERM, whose are steps. The
+        score of split conformal is infinite.
+
+    Returns
+    -------
+    Array, shape (..., T)
+        The score of each round, in units of the scores; smaller is better.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> round(float(crps(dpc.replay(dpc.Exact(), [0.5], levels=[0.5]))[0]), 4)
+    0.0833
+    """
+    _require_learner(run, "quantile")
+    points = check_int("points", points, 1)
+    middles = (jnp.arange(points, dtype=run.scores.dtype) + 0.5) / points
+    check_levels(run.learner, middles, f": crps asks for {points} levels; take a run of a belief")
+    return read_again(run, _mean_loss, middles)
+
+
+def _require_learner(run: Replay, method: str) -> None:
+    arrays_of(run)
+    if run.learner is None or getattr(run.learner, method, None) is None:
+        owner = "run.learner is None" if run.learner is None else f"{type(run.learner).__name__} has no {method}"
+        raise ValueError(f"{owner}: this metric goes through the learner's beliefs again; use a run of a belief")
+
+
+def read_again(run: Replay, reader: Callable[..., Array], query: Array) -> Array:
+    """Go through the rounds of a run again, and ask the reader about the learner and its state before each score."""
+    if run.delay is None:
+        raise ValueError(
+            "run.delay is None: rounds were taken out of a run with a delay; pass the run itself, mask and all"
+        )
+    scores, observed = jnp.asarray(run.scores), None
+    if run.mask is not None:
+        scores, mask = masked_scores(run.scores, run.mask, support_of(run.learner))
+        scores, observed = jnp.asarray(scores), ~jnp.asarray(mask)
+    start, waiting = run.start, None
+    if isinstance(start, Delayed):
+        start, waiting = start.state, start.waiting
+    if start is None:
+        begin = fresh_state(run.learner, scores.shape[-1], scores.dtype)
+    else:
+        scores, begin = state_to_carry_on(run.learner, scores, start)
+    if run.weights is not None:
+        begin = run.learner.weighted_state(begin, scores.dtype)
+    late, weights = None, None if run.weights is None else jnp.asarray(run.weights)
+    if not_at_once(run):
+        late = feedback_stream(run.learner, run.delay, Rounds(scores, None, observed, run.context, weights), waiting)
+    rounds = Rounds(scores, query.astype(scores.dtype), observed, run.context, weights, late)
+    found = drive(reader, run.learner, begin, rounds, fresh=start is None)[0]
+    return found if run.mask is None else take_rounds(found, kept_rounds(run.mask))
+
+
+def _cdf_here(learner: Any, state: Any, score: Array, _: Array, **given: Any) -> Array:
+    return jnp.stack([learner.cdf(state, score, side="left", **given), learner.cdf(state, score, **given)])
+
+
+def _mean_loss(learner: Any, state: Any, score: Array, levels: Array, **given: Any) -> Array:
+    loss = pinball(jnp, learner.quantile(state, levels, **given), score, levels)
+    return 2 * jnp.sum(loss / levels.size)  # each by itself: their sum may overflow

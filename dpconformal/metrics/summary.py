@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpconformal.compositions.tree import nodes_of
+from dpconformal.compositions.tree import Tree, nodes_of
 from dpconformal.engine.totals import sum_totals, totals_of
 from dpconformal.metrics.arrays import arrays_of, batch_axes, by_sequence, check_finite, checked_run, mean_levels
 from dpconformal.metrics.coverage import find_crossings, rounds_since_hit
@@ -25,16 +25,14 @@ def summary(run: Replay) -> "xr.Dataset":
     Parameters
     ----------
     run : Replay
-        The run.
 
     Returns
     -------
     xarray.Dataset
-        Variables over ``level`` (and ``batch`` axes): ``coverage``, ``coverage_error``, ``loss`` (mean
-        quantile loss), ``regret``, ``longest_miss_run``, ``crossings`` (rounds in which the level
-        crosses another) and ``mean_threshold``. The run's own ``thresholds`` and ``scores`` come
-        along over ``time``, with the ``mask`` where there is one.
-        ``summary(run).drop_dims("time").to_dataframe()`` is a table.
+        Variables over ``level`` (and ``batch`` axes): ``coverage``, ``coverage_error``, ``loss`` (mean quantile loss),
+        ``regret``, ``longest_miss_run``, ``crossings`` (rounds in which the level crosses another) and
+        ``mean_threshold``. The run's own ``thresholds`` and ``scores`` come along over ``time``, with the ``mask``
+        where there is one. ``summary(run).drop_dims("time").to_dataframe()`` is a table.
 
     Examples
     --------
@@ -45,7 +43,7 @@ def summary(run: Replay) -> "xr.Dataset":
     """
     import xarray as xr  # with pandas half of the package's import time, and needed only here
 
-    per_level = _measures(run)
+    per_level = _measure_sequence(run)
     level, _ = per_level.pop("mean_level"), per_level.pop("crossing_rounds")
     thresholds = np.asarray(run.thresholds)
     batch = batch_axes(run)
@@ -66,7 +64,7 @@ def summary(run: Replay) -> "xr.Dataset":
 
 
 @by_sequence
-def _measures(run: Replay) -> dict[str, np.ndarray]:
+def _measure_sequence(run: Replay) -> dict[str, np.ndarray]:
     arrays = arrays_of(run)
     _, thresholds, scores, levels = arrays
     least = best_threshold(np, scores[..., 0], levels)[1]
@@ -79,8 +77,8 @@ def measure(thresholds: np.ndarray, scores: np.ndarray, levels: Any, least: np.n
     """
     Measure thresholds, (..., T, A), a block of rounds at a time: they need not fit into memory.
 
-    ``levels``: (A,) or (..., T or 1, A). ``least``: the total loss of the best fixed thresholds, (..., A). Returns:
-    What :func:`summary` has of each level, and ``crossing_rounds``, in which a higher level got a smaller threshold.
+    The levels are (A,) or (..., T or 1, A); ``least`` is the total loss of the best fixed thresholds, (..., A). Returns
+    what :func:`summary` has of each level, and ``crossing_rounds``, in which a higher level got a smaller threshold.
     """
     *batch, rounds, size = thresholds.shape
     levels = np.asarray(levels, float)
@@ -160,7 +158,7 @@ def by_group(run: Replay, groups: Any = None, names: Any = None) -> "xr.Dataset"
         raise ValueError(f"run.levels has shape {np.shape(run.levels)}: groups are judged at fixed levels, shape (A,)")
     if groups is None and run.context is None:
         raise ValueError("groups is missing: this run was told of none; pass the group of each round")
-    members, called = _members(np.asarray(run.context if groups is None else groups), run, groups is None)
+    members, called = _find_members(np.asarray(run.context if groups is None else groups), run, groups is None)
     if members.shape[-1] != rounds:
         raise ValueError(f"groups has {members.shape[-1]} rounds, and the run {rounds}")
     if members.shape[1:-1] not in ((), batch):
@@ -178,10 +176,9 @@ def by_group(run: Replay, groups: Any = None, names: Any = None) -> "xr.Dataset"
         if not here.size:
             continue
         own = thresholds[place][here], scores[..., 0][place][here], np.asarray(run.levels, float)
-        covered, loss, threshold = totals_of(*own)
-        for name, total in (("coverage", covered), ("loss", loss.high), ("threshold", threshold.high)):
-            found[name][index] = total / here.size
-        found["regret"][index] = loss.high - best_threshold(np, own[1], own[2][None])[1]
+        measures = measure(*own, best_threshold(np, own[1], own[2][None])[1])
+        for name, values in found.items():
+            values[index] = measures["mean_threshold" if name == "threshold" else name]
     axes = batch_axes(run)
     variables: dict[str, Any] = {name: ([*axes, "group", "level"], value) for name, value in found.items()}
     variables["rounds"] = ([*axes, "group"], np.moveaxis(members.sum(axis=-1), 0, -1))
@@ -189,7 +186,7 @@ def by_group(run: Replay, groups: Any = None, names: Any = None) -> "xr.Dataset"
     return xr.Dataset(variables, coords, {"learner": repr(run.learner)})
 
 
-def _members(groups: np.ndarray, run: Replay, own: bool) -> tuple[np.ndarray, Any]:
+def _find_members(groups: np.ndarray, run: Replay, own: bool) -> tuple[np.ndarray, Any]:
     """Find which rounds belong to each group, (G, T) or (G, ..., T), and what groups are called."""
     if groups.dtype == bool and groups.ndim >= 2:
         return np.moveaxis(groups, -1, 0), np.arange(groups.shape[-1])
@@ -199,6 +196,12 @@ def _members(groups: np.ndarray, run: Replay, own: bool) -> tuple[np.ndarray, An
     if tree is None:
         called = np.unique(groups)
         return (groups == called.reshape(-1, *[1] * groups.ndim)), called
-    nodes, alone = nodes_of(tree), bool((groups == -1).any())  # rounds of no group
-    names = [*nodes.names] + ["(none)"] * alone if nodes.names else [*range(nodes.groups)] + [-1] * alone
-    return np.stack([groups == i for i in [*range(nodes.groups)] + [-1] * alone]), names
+    names_by_group = groups_of(tree, groups)
+    return np.stack([groups == i for i in names_by_group]), list(names_by_group.values())
+
+
+def groups_of(tree: Tree, context: Any) -> dict[int, str | int]:
+    """Name the groups of a tree, or number them, and add -1 if there are rounds of no group."""
+    nodes = nodes_of(tree)
+    found: dict[int, str | int] = dict(enumerate(nodes.names or range(nodes.groups)))
+    return found | ({-1: "(none)" if nodes.names else -1} if (np.asarray(context) == -1).any() else {})

@@ -1,6 +1,7 @@
 """Zarr stores and NetCDF files as lazy arrays; their metadata and chunks are checked before they are decoded."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -56,16 +57,15 @@ def open_arrays(path: Path) -> "xr.Dataset":
     else:
         layouts, how, store = netcdf_layouts(path), {"engine": "h5netcdf"}, str(path)
     for name, layout in layouts.items():
-        if layout.dims == (name,):  # an index, which is read whole when the store is opened
-            for at in chunks_of(layout, (slice(None),)):
-                layout.check(at, decode=True)
-        elif all(layout.shape):  # whose first and last value may be looked at
-            for corner in (0, -1):
-                for at in chunks_of(layout, (corner,) * len(layout.shape)):
-                    layout.check(at, decode=False)
+        # An index is read whole when the store is opened; of others the first and the last value may be looked at.
+        is_index = layout.dims == (name,)
+        corners = [(k,) * len(layout.shape) for k in (0, -1)] if all(layout.shape) else []
+        for place in [(slice(None),)] if is_index else corners:
+            for at in chunks_of(layout, place):
+                layout.check(at, decode=is_index)
     with _named_errors(path, "cannot be opened"):
         data = xr.open_dataset(store, chunks=None, cache=False, **how)
-    for key, variable in data.variables.items():
+    for key, variable in list(data.variables.items()):
         name = str(key)
         if key in data.xindexes or name not in layouts:
             continue
@@ -74,17 +74,16 @@ def open_arrays(path: Path) -> "xr.Dataset":
         if layout.chunks is None:
             chunks = "auto" if variable.dtype.kind in "biufMm" else -1  # of objects nobody knows the size
         meta = np.empty((0,) * variable.ndim, variable.dtype)
-        own = _Stored(layout, variable)
-        lazy = da.from_array(own, chunks, name=f"open-{name}-{uuid.uuid4().hex}", asarray=False, fancy=False, meta=meta)
-        put = data.assign_coords if name in data.coords else data.assign
-        data = put({name: variable.copy(data=lazy)})
+        own, label = _Stored(layout, variable), f"open-{name}-{uuid.uuid4().hex}"
+        lazy = da.from_array(own, chunks, name=label, asarray=False, fancy=False, meta=meta)
+        data[key] = variable.copy(data=lazy)  # a coordinate stays one
     return data
 
 
 class _Stored:
     """A variable on disk; a chunk that cannot be read is named."""
 
-    def __init__(self, layout: "Layout", variable: Any) -> None:
+    def __init__(self, layout: "Layout", variable: "xr.Variable") -> None:
         self.layout, self.variable = layout, variable
         self.shape, self.dtype, self.ndim = variable.shape, variable.dtype, variable.ndim
 
@@ -94,13 +93,14 @@ class _Stored:
         touched = list(chunks_of(self.layout, (*key, *[slice(None)] * (len(self.layout.shape) - self.ndim))))
         for at in touched:
             self.layout.check(at, decode=False)
-        try:
-            return np.asarray(self.variable[key].values)
-        except Exception as error:
-            for at in touched:
-                self.layout.check(at, decode=True)
-            where = ", ".join(f"{one.start}:{one.stop}" if isinstance(one, slice) else str(one) for one in key)
-            raise _refusal(self.layout.store, f"{self.layout.name}[{where}] cannot be read", error) from None
+        where = ", ".join(f"{one.start}:{one.stop}" if isinstance(one, slice) else str(one) for one in key)
+        with _named_errors(self.layout.store, f"{self.layout.name}[{where}] cannot be read"):
+            try:
+                return np.asarray(self.variable[key].values)
+            except Exception:
+                for at in touched:
+                    self.layout.check(at, decode=True)  # finds the chunk
+                raise
 
 
 class ZarrLayout(NamedTuple):
@@ -118,14 +118,15 @@ class ZarrLayout(NamedTuple):
 
     def place(self, at: tuple[int, ...]) -> str:
         """Return the key of a chunk."""
-        words = [self.key] * bool(self.key) + [str(number) for number in at]
-        return f"{self.name}/{self.separator.join(words) or '0'}"
+        words = [self.key] if self.key else []
+        return f"{self.name}/{self.separator.join([*words, *map(str, at)]) or '0'}"
 
     def check(self, at: tuple[int, ...], decode: bool) -> None:
         """Refuse a chunk that must not be decoded; and on request one that cannot be."""
         from numcodecs import get_codec
         from numcodecs.compat import ensure_bytes
 
+        count = math.prod(self.chunks)
         with _named_errors(self.store, f"chunk {self.place(at)} cannot be read"):
             data = _read(self.store, self.place(at))
             if data is None:
@@ -134,12 +135,15 @@ class ZarrLayout(NamedTuple):
             innermost = 0 if decode else min(trusting, default=len(self.codecs))
             for k in reversed(range(innermost, len(self.codecs))):
                 codec = self.codecs[k]
-                _check_lengths(codec["id"], data, math.prod(self.chunks))
+                if codec["id"] == "blosc" and (len(data) < 16 or struct.unpack_from("<I", data, 12)[0] != len(data)):
+                    raise ValueError(f"it is no Blosc frame of {len(data)} bytes")
+                if codec["id"] == TEXT and (len(data) < 4 or struct.unpack_from("<I", data)[0] != count):
+                    raise ValueError(f"it is no text of {count} labels")
                 if k > innermost or decode:
                     decoded = get_codec(codec).decode(data)
                     data = b"" if codec["id"] == TEXT else ensure_bytes(decoded)
-            if decode and self.item is not None and len(data) != math.prod(self.chunks) * self.item:
-                raise ValueError(f"it holds {len(data)} bytes, not {math.prod(self.chunks) * self.item}")
+            if decode and self.item is not None and len(data) != count * self.item:
+                raise ValueError(f"it holds {len(data)} bytes, not {count * self.item}")
 
 
 class NetCDFLayout(NamedTuple):
@@ -173,8 +177,7 @@ def chunks_of(layout: Layout, key: tuple[Any, ...]) -> Iterator[tuple[int, ...]]
     for one, length, size in zip(key, layout.shape, layout.chunks or layout.shape, strict=True):
         rows = range(*one.indices(length)) if isinstance(one, slice) else [int(one) % length]
         touched.append(range(min(rows) // size, max(rows) // size + 1) if rows else range(0))
-    grid = np.ndindex(*map(len, touched))
-    return (tuple(own[k] for own, k in zip(touched, at, strict=True)) for at in grid)
+    return itertools.product(*touched)
 
 
 def zarr_layouts(store: Path) -> tuple[int, dict[str, ZarrLayout]]:
@@ -222,36 +225,29 @@ def netcdf_layouts(file: Path) -> dict[str, NetCDFLayout]:
                 data = opened[name]
                 if not isinstance(data, h5py.Dataset):
                     continue
-                _check_dataset(data)
+                if data.shape is None:
+                    raise ValueError("it is empty: it has no shape")
+                numbers = data.dtype.kind in "biuf" and not h5py.check_enum_dtype(data.dtype)
+                if not numbers and h5py.check_string_dtype(data.dtype) is None:
+                    raise ValueError(f"dtype {data.dtype} is neither numbers nor text")
+                if data.external or data.is_virtual:
+                    raise ValueError("its numbers are in other files: copy them into this one")
+                plan = data.id.get_create_plist()
+                for code in (plan.get_filter(k)[0] for k in range(plan.get_nfilters())):
+                    if code not in HDF5_FILTERS:
+                        usual = ", ".join(HDF5_FILTERS.values())
+                        raise ValueError(f"HDF5 filter {code} is not one of {usual}: store it with these")
                 layout = NetCDFLayout(file, name, (name,) if data.is_scale else (), data.shape, data.chunks)
                 _check_sizes(layout, data.dtype.itemsize)
                 found[name] = layout
     return found
 
 
-def _check_dataset(data: Any) -> None:
-    import h5py
-
-    text = h5py.check_string_dtype(data.dtype) is not None
-    if data.shape is None:
-        raise ValueError("it is empty: it has no shape")
-    if not text and (data.dtype.kind not in "biuf" or h5py.check_enum_dtype(data.dtype)):
-        raise ValueError(f"dtype {data.dtype} is neither numbers nor text")
-    if data.external or data.is_virtual:
-        raise ValueError("its numbers are in other files: copy them into this one")
-    plan = data.id.get_create_plist()
-    for number in range(plan.get_nfilters()):
-        code = plan.get_filter(number)[0]
-        if code not in HDF5_FILTERS:
-            raise ValueError(
-                f"HDF5 filter {code} is not one of {', '.join(HDF5_FILTERS.values())}: store it with these"
-            )
-
-
 def _array_2(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
     """Read the metadata of an array of format 2."""
     codecs = [_codec(one, "id", 2) for one in (about.get("filters") or [])]
-    codecs += [_codec(one, "id", 2) for one in [about.get("compressor")] if one is not None]
+    if about.get("compressor") is not None:
+        codecs.append(_codec(about["compressor"], "id", 2))
     kind, text = about.get("dtype"), [codec["id"] for codec in codecs[:1]] == [TEXT]
     if kind == "|O" and not text:
         raise ValueError(f"dtype '|O' holds objects: text has the filter {TEXT}, and nothing else is read")
@@ -260,11 +256,10 @@ def _array_2(store: Path, name: str, about: dict[str, Any]) -> ZarrLayout:
     order, separator = about.get("order"), about.get("dimension_separator", ".")
     if order not in ("C", "F") or separator not in (".", "/"):
         raise ValueError(f"order = {_short(order)}, dimension_separator = {_short(separator)}")
-    attributes = _metadata(store, f"{name}/.zattrs", None) if os.path.lexists(store / name / ".zattrs") else {}
-    dims = attributes.get("_ARRAY_DIMENSIONS", [])
     if any(codec["id"] == TEXT for codec in codecs[1:]):
         raise ValueError(f"codec {TEXT} is not the first")
-    item = None if text else np.dtype(kind).itemsize
+    attributes = _metadata(store, f"{name}/.zattrs", None) if os.path.lexists(store / name / ".zattrs") else {}
+    dims, item = attributes.get("_ARRAY_DIMENSIONS", []), None if text else np.dtype(kind).itemsize
     return _layout(store, name, dims, about.get("shape"), about.get("chunks"), item, "", separator, tuple(codecs))
 
 
@@ -338,14 +333,6 @@ def _check_sizes(layout: Layout, item: int) -> None:
         raise ValueError(f"it is in {count:,} chunks: store it in {MOST_CHUNKS:,} or fewer")
 
 
-def _check_lengths(codec: str, data: bytes, count: int) -> None:
-    """Compare the lengths that a codec would trust with what is there."""
-    if codec == "blosc" and (len(data) < 16 or struct.unpack_from("<I", data, 12)[0] != len(data)):
-        raise ValueError(f"it is no Blosc frame of {len(data)} bytes")
-    if codec == TEXT and (len(data) < 4 or struct.unpack_from("<I", data)[0] != count):
-        raise ValueError(f"it is no text of {count} labels")
-
-
 def _metadata(store: Path, name: str, number: int | None) -> dict[str, Any]:
     with _named_errors(store, f"{name} cannot be read"):
         data = _read(store, name, LARGEST_METADATA)
@@ -371,25 +358,20 @@ def _read(store: Path, name: str, most: int | None = None) -> bytes | None:
     return Path(place).read_bytes()
 
 
+class Refused(ValueError):
+    """A store that was refused, in words that name it."""
+
+
 @contextlib.contextmanager
 def _named_errors(store: Path, what: str) -> Iterator[None]:
-    """Turn whatever a library raises over unknown bytes into a ValueError of one line."""
+    """Turn whatever a library raises over unknown bytes into an error of one line about something in a store."""
     try:
         yield
     except Refused:
         raise
     except Exception as error:
-        raise _refusal(store, what, error) from None
-
-
-class Refused(ValueError):
-    """A store that was refused, in words that name it."""
-
-
-def _refusal(store: Path, what: str, error: Exception) -> Refused:
-    """Return an error of one line about something in a store."""
-    why = " ".join(str(error).split())[:300] or type(error).__name__
-    return Refused(f"{store}: {what}: {why}")
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        raise Refused(f"{store}: {what}: {why}") from None
 
 
 def _is_count(size: Any, zero: bool = False) -> bool:

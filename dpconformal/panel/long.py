@@ -1,21 +1,21 @@
 """Long tables, a row for each score with its series and time, as panels and back: in memory, or in parts."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from dpconformal.panel.replaying import METRICS, format_label
+from dpconformal.panel.replaying import METRICS, format_label, merge_as_tree
 from dpconformal.validation import format_level
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from dask.delayed import Delayed
 
 ROUND = "round"
 RESERVED = (ROUND, "rounds", "level", "thresholds", *METRICS)
-FAN_IN = 8  # tallies that a task adds up
 NUMBERS = 2**20  # scores of a chunk, about: with ten levels 80 MB of thresholds
 CHUNKS = 32  # at least, so that there is work for some cores; unless they would be smaller than
 SMALLEST = 2**14  # scores
@@ -28,27 +28,21 @@ def from_long(frame: Any, id: str = "series", time: str = "time", score: str = "
     Parameters
     ----------
     frame : pandas.DataFrame or dask.dataframe.DataFrame
-        A row for each score. The rows of a series are in the order of time, and may be anywhere among those of others.
+        A row for each score; those of a series in the order of time.
     id, time, score : str
         Its columns: which series, when, and the score.
 
     Returns
     -------
     xarray.DataArray, shape (series, round)
-        Scores of each series, one after the other, and NaN after the end of the shorter ones; series in ascending
-        order. The times are a coordinate of the same shape. Of a Dask table it is lazy, after a look at every row:
-        for the series, their lengths, and rows to refuse.
+        Scores of each series, in ascending order, with NaN after the end of the shorter ones. The times are a
+        coordinate of the same shape. Of a Dask table it is lazy, after a look at every row.
 
     Raises
     ------
     ValueError
-        Naming series and time: for a missing id or time, mixed types, a score that is no finite number, a time that
-        comes twice or too late.
-
-    See Also
-    --------
-    replay_panel : to be called with ``dim="round"`` and ``mask=scores.isnull()``.
-    to_long : the way back.
+        Naming series and time of a row: if an id or time is missing, of mixed types, comes twice or too late, or if a
+        score is no finite number.
 
     Examples
     --------
@@ -89,7 +83,7 @@ def to_long(panel: "xr.Dataset", scores: "xr.DataArray") -> "pd.DataFrame":
     Returns
     -------
     pandas.DataFrame
-        Columns: the dimensions, series and time first; the score; and ``threshold_0.9`` for each level.
+        Columns: the dimensions, the score, and ``threshold_0.9`` for each level.
 
     Raises
     ------
@@ -121,19 +115,17 @@ def to_long(panel: "xr.Dataset", scores: "xr.DataArray") -> "pd.DataFrame":
             sizes = f"{dict(scores.sizes)} and panel {dict(thresholds.sizes)}"
             raise ValueError(f"scores has sizes {sizes}: pass the scores that the panel was made of")
     spread = scores.broadcast_like(thresholds.isel(level=0)).transpose(*axes)
-    values = np.asarray(spread.values)
-    where = np.nonzero(~np.isnan(values))
+    where = np.nonzero(spread.notnull().values)
+    times = next((coord for coord in scores.coords.values() if ROUND in coord.dims and coord.ndim > 1), None)
     table: dict[Any, np.ndarray] = {}
     for dim, index in zip(axes, where, strict=True):
-        for name, coordinate in scores.coords.items():  # times that differ from series to series stand for the round
-            if dim == ROUND and dim in coordinate.dims and coordinate.ndim > 1:
-                at = tuple(where[axes.index(own)] for own in coordinate.dims)
-                table[name] = coordinate.values[at].astype(coordinate.attrs.get("in_table", coordinate.dtype))
-                break
+        if dim == ROUND and times is not None:  # times that differ from series to series stand for the round
+            own = times.values[tuple(where[axes.index(name)] for name in times.dims)]
+            table[times.name] = own.astype(times.attrs.get("in_table", times.dtype))
         else:
             table[dim] = thresholds[dim].values[index]
-    table[scores.name or "score"] = values[where]
-    found = np.asarray(thresholds.values)[where]
+    table[scores.name or "score"] = spread.values[where]
+    found = thresholds.values[where]
     table |= {f"threshold_{format_level(level)}": found[:, k] for k, level in enumerate(panel["level"].values)}
     return pd.DataFrame(table)
 
@@ -145,13 +137,19 @@ class Columns(NamedTuple):
     time: str
     score: str
 
+    def check_in(self, names: Collection[str], owner: str) -> None:
+        """Refuse a table without one of the columns."""
+        for what, name in self._asdict().items():
+            if name not in names:
+                raise ValueError(f"{what} = {name!r}: {owner} has columns {', '.join(map(repr, names))}")
+
 
 def check_columns(id: str, time: str, score: str) -> Columns:
     """Check the names of columns."""
     columns = Columns(id, time, score)
     if len(set(columns)) < 3:
         raise ValueError(f"id = {id!r}, time = {time!r}, score = {score!r}: name three columns")
-    for what, name in zip(columns._fields, columns, strict=True):
+    for what, name in columns._asdict().items():
         if name in RESERVED:
             raise ValueError(f"{what} = {name!r}: a panel has something else of this name; rename the column")
     return columns
@@ -169,45 +167,44 @@ class Rows(NamedTuple):
         return Rows(self.ids[index], self.times[index], self.scores[index])
 
 
+def _sort_by(keys: np.ndarray, rows: Rows) -> tuple[np.ndarray, Rows]:
+    """Sort rows by a key each; rows of one key stay in their order."""
+    if (np.diff(keys) >= 0).all():
+        return keys, rows
+    order = np.argsort(keys, kind="stable")
+    return keys[order], rows.take(order)
+
+
 def checked_rows(frame: "pd.DataFrame", columns: Columns, first: int = 0) -> Rows:
     """Return the columns of a long table; refuse rows with a missing or invalid value."""
-    for what, name in zip(columns._fields, columns, strict=True):
-        if name not in frame.columns:
-            raise ValueError(f"{what} = {name!r}: the table has columns {', '.join(map(repr, frame.columns))}")
+    columns.check_in(frame.columns, "the table")
     if not len(frame):  # columns without a row have no type
         return Rows(np.empty(0, object), np.empty(0), np.empty(0))
-    ids, times = frame[columns.id], frame[columns.time]
-    for name, column, other, remedy in (
-        (columns.id, ids, columns.time, "say which series the score belongs to"),
-        (columns.time, times, columns.id, "a score needs a time"),
+    for name, other, remedy in (
+        (columns.id, columns.time, "say which series the score belongs to"),
+        (columns.time, columns.id, "a score needs a time"),
     ):
-        missing = column.isna().to_numpy()
+        missing = frame[name].isna().to_numpy()
         if missing.any():
             row = int(missing.argmax())
             where = f"row {first + row}, {other}={format_label(frame[other].iloc[row])}"
             raise ValueError(f"{name} is missing in {where}: {remedy}")
-        _check_one_type(column, name, first)
-    return Rows(_plain_ids(ids), _plain_times(times, columns), _plain_scores(frame, columns))
-
-
-def _check_one_type(column: "pd.Series", name: str, first: int) -> None:
-    if column.dtype != object:
-        return
-    kinds = column.map(type)
-    other = (kinds != kinds.iloc[0]).to_numpy()
-    if other.any():
-        row = int(other.argmax())
-        values = f"{column.iloc[0]!r} in row {first} and {column.iloc[row]!r} in row {first + row}"
-        raise ValueError(f"{name} has mixed types, such as {values}: convert the column to one")
-
-
-def _plain_ids(ids: "pd.Series") -> np.ndarray:
+        if frame[name].dtype == object:
+            kinds = frame[name].map(type)
+            mixed = (kinds != kinds.iloc[0]).to_numpy()
+            if mixed.any():
+                row = int(mixed.argmax())
+                values = f"{frame[name].iloc[0]!r} in row {first} and {frame[name].iloc[row]!r} in row {first + row}"
+                raise ValueError(f"{name} has mixed types, such as {values}: convert the column to one")
+    ids = frame[columns.id]
     if ids.dtype.name == "category":
         ids = ids.astype(ids.cat.categories.dtype)
-    return ids.to_numpy() if ids.dtype.kind in "iufbM" else ids.to_numpy(object)
+    plain = ids.to_numpy() if ids.dtype.kind in "iufbM" else ids.to_numpy(object)
+    return Rows(plain, _plain_times(frame[columns.time], columns), _plain_scores(frame, columns))
 
 
 def _plain_times(times: "pd.Series", columns: Columns) -> np.ndarray:
+    """Return times as numbers or dates, which an array can hold."""
     zone = getattr(times.dtype, "tz", None) or getattr(getattr(times.dtype, "pyarrow_dtype", None), "tz", None)
     if zone is not None:
         remedy = f"frame[{columns.time!r}].dt.tz_convert('UTC').dt.tz_localize(None)"
@@ -222,55 +219,48 @@ def _plain_times(times: "pd.Series", columns: Columns) -> np.ndarray:
 
 
 def _plain_scores(frame: "pd.DataFrame", columns: Columns) -> np.ndarray:
+    """Return the scores as floats, of 32 bits if they are."""
     column = frame[columns.score]
-    if column.dtype.kind not in "iuf" or not isinstance(column.dtype, np.dtype):
+    if column.dtype.kind not in "iuf":
         import pandas as pd
 
-        numbers = pd.to_numeric(column, errors="coerce")
-        odd = numbers.isna().to_numpy()
+        odd = pd.to_numeric(column, errors="coerce").isna().to_numpy()
         if column.dtype.kind in "bMmc" or odd.any():
-            _complain(frame, columns, int(odd.argmax()), "no finite number; mend the row, or leave it out")
-        if column.dtype.kind not in "iuf":
-            why = f"text in a column of dtype {column.dtype}; convert the column, with pandas.to_numeric"
-            _complain(frame, columns, 0, why)
-        column = numbers
-    scores = column.to_numpy()
+            _refuse_score(frame, columns, int(odd.argmax()), "no finite number; mend the row, or leave it out")
+        why = f"text in a column of dtype {column.dtype}; convert the column, with pandas.to_numeric"
+        _refuse_score(frame, columns, 0, why)
+    single = (column.dtype.kind, column.dtype.itemsize) == ("f", 4)
+    scores = column.to_numpy(np.float32 if single else float, na_value=np.nan)
     bad = ~np.isfinite(scores)
     if bad.any():
-        _complain(frame, columns, int(bad.argmax()), "no finite number; a score that is missing has no row")
-    return scores if scores.dtype == np.float32 else scores.astype(float)
+        _refuse_score(frame, columns, int(bad.argmax()), "no finite number; a score that is missing has no row")
+    return scores
 
 
-def _complain(frame: "pd.DataFrame", columns: Columns, row: int, why: str) -> NoReturn:
+def _refuse_score(frame: "pd.DataFrame", columns: Columns, row: int, why: str) -> NoReturn:
     series, time, score = (frame[name].iloc[row] for name in columns)
     where = f"{columns.id}={format_label(series)}, {columns.time}={format_label(time)}"
     raise ValueError(f"{columns.score} at {where} is {format_label(score)}: {why}")
 
 
-def check_order(rows: Rows, codes: np.ndarray, columns: Columns) -> None:
-    """Refuse series whose times do not increase."""
-    bad = (codes[1:] == codes[:-1]) & (rows.times[1:] <= rows.times[:-1])
-    if not bad.any():
-        return
-    row = int(bad.argmax())
-    whose = f"{columns.id}={format_label(rows.ids[row])}"
-    before, after = format_label(rows.times[row]), format_label(rows.times[row + 1])
-    if rows.times[row] == rows.times[row + 1]:
-        raise ValueError(f"{whose} has two scores at {columns.time}={after}: leave one out, or name them two series")
-    raise ValueError(
-        f"{whose} is not in order: {columns.time}={after} comes after {before}; sort the table by {columns.time}"
-    )
-
-
 def group_by_series(rows: Rows, columns: Columns) -> tuple[np.ndarray, np.ndarray, Rows]:
-    """Return the series in ascending order, how many rows each has, and the rows of one series after another."""
+    """
+    Return the series in ascending order, how many rows each has, and the rows of one series after another.
+
+    Series whose times do not increase are refused.
+    """
     import pandas as pd
 
     codes, names = pd.factorize(rows.ids, sort=True)
-    if (np.diff(codes) < 0).any():
-        order = np.argsort(codes, kind="stable")
-        codes, rows = codes[order], rows.take(order)
-    check_order(rows, codes, columns)
+    codes, rows = _sort_by(codes, rows)
+    bad = (codes[1:] == codes[:-1]) & (rows.times[1:] <= rows.times[:-1])
+    if bad.any():
+        row = int(bad.argmax())
+        whose, time = f"{columns.id}={format_label(rows.ids[row])}", columns.time
+        before, after = format_label(rows.times[row]), format_label(rows.times[row + 1])
+        if rows.times[row] == rows.times[row + 1]:
+            raise ValueError(f"{whose} has two scores at {time}={after}: leave one out, or name them two series")
+        raise ValueError(f"{whose} is not in order: {time}={after} comes after {before}; sort the table by {time}")
     return np.asarray(names), np.bincount(codes, minlength=len(names)), rows
 
 
@@ -302,9 +292,14 @@ class Tally(NamedTuple):
     times: Any  # dtype of the column; None without a row
     scores: Any  # the same
 
+    @property
+    def ends(self) -> np.ndarray:
+        """First and last series; nothing without a row."""
+        return self.names[[0, -1]] if self.names.size else self.names
+
 
 def gather_parts(
-    parts: Sequence[Any], columns: Columns, numbers: int = NUMBERS, lengths: Sequence[int] | None = None
+    parts: "Sequence[Delayed]", columns: Columns, numbers: int = NUMBERS, lengths: Sequence[int] | None = None
 ) -> "xr.DataArray":
     """
     Make a panel of a table in parts.
@@ -315,24 +310,27 @@ def gather_parts(
     import dask
     import dask.array as da
 
+    count, cut = dask.delayed(count_rows_per_series), dask.delayed(_split_by_chunk)
     if lengths is None:
         lengths = dask.compute(*[dask.delayed(len)(part) for part in parts])
     starts = np.cumsum([0, *lengths]).tolist()
-    tallies = [
-        dask.delayed(count_rows_per_series)(part, columns, start) for part, start in zip(parts, starts, strict=False)
-    ]
-    tally, *ends = dask.compute(_total(tallies), *[dask.delayed(_ends)(one) for one in tallies])
+    tallies = [count(part, columns, start) for part, start in zip(parts, starts, strict=False)]
+    if not tallies:
+        raise ValueError("the table has no rows")
+    tally, *ends = dask.compute(merge_as_tree(dask.delayed(_add), tallies), *[one.ends for one in tallies])
     names, rounds = tally.names, int(tally.counts.max(initial=0))
     if not names.size:
         raise ValueError("the table has no rows")
     size = series_of_a_chunk(len(names), rounds, numbers)
     firsts = names[::size]
-    cut = [dask.delayed(_split_by_chunk)(part, columns, firsts) for part in parts]
+    pieces = [cut(part, columns, firsts) for part in parts]
     scores, times = [], []
     for number, first in enumerate(firsts):
         own = names[number * size : (number + 1) * size]
         given = [
-            one[number] for one, end in zip(cut, ends, strict=True) if end and end[0] <= own[-1] and first <= end[1]
+            piece[number]
+            for piece, end in zip(pieces, ends, strict=True)
+            if len(end) and end[0] <= own[-1] and first <= end[1]
         ]
         both = dask.delayed(_chunk_arrays, nout=2)(given, columns, len(own), rounds, tally.scores)
         shape = len(own), rounds
@@ -354,20 +352,6 @@ def count_rows_per_series(frame: "pd.DataFrame", columns: Columns, first: int) -
         return Tally(np.empty(0, object), np.empty(0, int), None, None)
     names, counts = np.unique(rows.ids, return_counts=True)
     return Tally(names, counts, rows.times.dtype, rows.scores.dtype)
-
-
-def _ends(tally: Tally) -> tuple[Any, Any] | None:
-    return (tally.names[0], tally.names[-1]) if tally.names.size else None
-
-
-def _total(tallies: list[Any]) -> Any:
-    import dask
-
-    add = dask.delayed(_add)
-    while True:  # one alone, too: for what is checked there
-        tallies = [add(tallies[k : k + FAN_IN]) for k in range(0, len(tallies), FAN_IN)]
-        if len(tallies) <= 1:
-            return tallies[0] if tallies else Tally(np.empty(0, object), np.empty(0, int), None, None)
 
 
 def _add(tallies: list[Tally]) -> Tally:
@@ -395,10 +379,7 @@ def _add(tallies: list[Tally]) -> Tally:
 def _split_by_chunk(frame: "pd.DataFrame", columns: Columns, firsts: np.ndarray) -> list[Rows]:
     """Split rows by the chunk that they belong to."""
     rows = checked_rows(frame, columns)
-    chunk = np.searchsorted(firsts, rows.ids, side="right") - 1
-    if (np.diff(chunk) < 0).any():
-        order = np.argsort(chunk, kind="stable")
-        chunk, rows = chunk[order], rows.take(order)
+    chunk, rows = _sort_by(np.searchsorted(firsts, rows.ids, side="right") - 1, rows)
     borders = np.searchsorted(chunk, np.arange(len(firsts) + 1))
     return [rows.take(slice(a, b)) for a, b in itertools.pairwise(borders)]
 

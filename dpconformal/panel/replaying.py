@@ -1,4 +1,8 @@
-"""Replay of a panel: many labelled series at once or chunk by chunk, with hyperparameters as dimensions."""
+"""
+Replay of a panel: many labelled series at once or chunk by chunk, with hyperparameters as dimensions.
+
+And the belief of one giant stream, fitted to its chunks in parallel and merged.
+"""
 
 import contextlib
 import dataclasses
@@ -9,20 +13,33 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from dpconformal.beliefs import Quantized
 from dpconformal.engine.feedback import checked_delay
 from dpconformal.engine.kernel import blocks_of_sequences, in_threads, on_one_core
 from dpconformal.engine.totals import totals_of
-from dpconformal.learner import Learner, check_levels, support_of
+from dpconformal.learner import Learner, State, check_levels, fresh_state, support_of
 from dpconformal.metrics.loss import best_threshold
 from dpconformal.metrics.summary import as_written
-from dpconformal.replay import replay_batch
-from dpconformal.validation import Numbers, as_levels, as_numbers, check_int, float_dtype
+from dpconformal.replay import replay_batch, run_replay
+from dpconformal.rounds import Rounds
+from dpconformal.validation import (
+    Numbers,
+    as_levels,
+    as_numbers,
+    check_int,
+    check_time_index,
+    checked_scores,
+    float_dtype,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
+    from dask.delayed import Delayed
 
+FAN_IN = 8  # parts that a task merges
 METRICS = ("coverage", "loss", "regret", "mean_threshold")
 
 
@@ -42,8 +59,8 @@ def replay_panel(
     Parameters
     ----------
     scores : xarray.DataArray
-        Nonconformity scores. One dimension is time, all others are independent series. Backed by NumPy it is replayed
-        at once; backed by Dask nothing runs until it is asked for, and then chunk by chunk.
+        One dimension is time, all others are independent series. Backed by Dask, it is replayed when the result is
+        asked for, chunk by chunk.
     learner : Learner
         Any method.
     levels : array_like, shape (A,)
@@ -51,12 +68,12 @@ def replay_panel(
     dim : str
         The dimension of time.
     mask : xarray.DataArray of bool, optional
-        True where a score is missing, and after the end of a shorter series. See :func:`dpconformal.replay`.
+        True where a score is missing, and after the end of a shorter series.
     keep : {"all", "summary"}
         Thresholds and metrics, or metrics only.
     delay : int, or xarray.DataArray of int
-        How many rounds late each score becomes known, as in :func:`dpconformal.replay`: the same for every series, or
-        with some of their dimensions, such as ``delay=scores.horizon - 1``.
+        How many rounds late each score becomes known: the same for every series, or with some of their dimensions,
+        such as ``delay=scores.horizon - 1``.
     **hyperparameters : xarray.DataArray
         Values of the learner's fields to try, such as ``discount=xr.DataArray([0.9, 0.99], dims="discount")``. Their
         dimensions come out as dimensions of the result.
@@ -87,7 +104,7 @@ def replay_panel(
 
     _check(scores, mask, dim, keep)
     mask = _chunk_like(mask, scores)
-    points, learners = sweep_learners(learner, hyperparameters, (*scores.dims, "level"))
+    points, learners = _sweep_learners(learner, hyperparameters, (*scores.dims, "level"))
     wide, dtype = bool(jax.config.read("jax_enable_x64")), float_dtype(as_numbers("scores", np.empty(0, scores.dtype)))
     asked = np.asarray(as_levels(levels, dtype))
     if asked.ndim != 1 or not asked.size:
@@ -108,7 +125,7 @@ def replay_panel(
         size=size,
         wide=wide,
         masked=mask is not None,
-        chunked=chunked,
+        token=uuid.uuid4().hex if chunked else "",
         dtype=dtype,
         names=(*batch, dim if times is None else str(times.name)),
         times=scores[dim].values if times is None else None,
@@ -120,7 +137,7 @@ def replay_panel(
     dims = {"thresholds": [*sweep, dim, "level"], "rounds": []}
     kinds = {"thresholds": dtype, "rounds": np.dtype(np.int64)}
     results = xr.apply_ufunc(
-        functools.partial(replay_chunk, uuid.uuid4().hex, job) if chunked else functools.partial(replay_block, job),
+        functools.partial(replay_block, job),
         *along,
         *labels,
         input_core_dims=[[dim]] * len(along) + [[]] * len(labels),
@@ -135,6 +152,7 @@ def replay_panel(
 
 
 def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
+    """Refuse arrays of which no panel can be made, before anything is computed."""
     import xarray as xr
 
     if not isinstance(scores, xr.DataArray):
@@ -147,7 +165,7 @@ def _check(scores: Any, mask: Any, dim: str, keep: str) -> None:
                 f"scores has a dimension or coordinate {name!r}, which the result has: rename it, or drop it"
             )
     if dim in scores.coords:
-        check_times(dim, scores[dim].values)
+        _check_times(dim, scores[dim].values)
     if keep not in ("all", "summary"):
         raise ValueError(f"keep = {keep!r}: pass one of 'all', 'summary'")
     if scores.dtype.kind not in "fiu":
@@ -179,10 +197,9 @@ def _delays(delay: "int | xr.DataArray", scores: "xr.DataArray", batch: list[str
     for name in delay.dims:
         if not np.array_equal(delay[name].values, scores[name].values):
             raise ValueError(f"delay and scores have different labels along {name!r}: reindex one like the other")
-    numbers = xr.DataArray(np.asarray(checked_delay(delay.values)), dims=delay.dims)
-    sizes = {name: scores.sizes[name] for name in batch}
-    wide = numbers.expand_dims({name: size for name, size in sizes.items() if name not in delay.dims}).transpose(*batch)
-    return (wide if scores.chunks is None else wide.chunk({name: scores.chunksizes[name] for name in batch})).variable
+    late = xr.Variable(delay.dims, np.asarray(checked_delay(delay.values)))
+    late = late.set_dims({name: scores.sizes[name] for name in batch})
+    return late if scores.chunks is None else late.chunk({name: scores.chunksizes[name] for name in batch})
 
 
 def _own_times(scores: "xr.DataArray", dim: str) -> "xr.DataArray | None":
@@ -211,13 +228,16 @@ def _labels(scores: "xr.DataArray", name: str) -> "xr.Variable":
     return xr.Variable([name], da.from_array(scores[name].values, chunks=(scores.chunksizes[name],)))
 
 
-def sweep_learners(
+def _sweep_learners(
     learner: Any, hyperparameters: dict[str, Any], taken: Sequence[Any]
 ) -> tuple["xr.DataArray", list[Any]]:
     """Return the grid of all combinations of hyperparameters, as an array, and a learner for each in its order."""
     import xarray as xr
 
-    fields = [field.name for field in dataclasses.fields(learner) if field.init] if hyperparameters else []
+    if not hyperparameters:
+        return xr.DataArray(0.0), [learner]
+    fields = [field.name for field in dataclasses.fields(learner) if field.init]
+    named = {}
     for name, values in hyperparameters.items():
         if name not in fields:
             raise ValueError(f"{name} = ...: {type(learner).__name__} has fields {', '.join(fields)}")
@@ -226,12 +246,9 @@ def sweep_learners(
         for dim in values.dims:
             if dim in taken:
                 raise ValueError(f"{name} has a dimension {dim!r}, which is one of the scores' or 'level': rename it")
-    named = {
-        name: values.assign_coords({name: values.values}) if values.dims == (name,) and not values.coords else values
-        for name, values in hyperparameters.items()
-    }
-    if not named:
-        return xr.DataArray(0.0), [learner]
+        # A dimension of its own has its values as labels.
+        own = values.dims == (name,) and not values.coords
+        named[name] = values.assign_coords({name: values.values}) if own else values
     try:
         parts = xr.broadcast(*xr.align(*named.values(), join="exact"))
     except ValueError as error:
@@ -240,8 +257,8 @@ def sweep_learners(
         raise ValueError(f"{', '.join(named)}: no value to try")
     rows = zip(*(np.ravel(part.values).tolist() for part in parts), strict=True)
     learners = [dataclasses.replace(learner, **dict(zip(named, row, strict=True))) for row in rows]
-    values = {name: part for name, part in named.items() if name not in part.dims}
-    return parts[0].assign_coords({name: part.drop_vars(list(part.coords)) for name, part in values.items()}), learners
+    beside = {name: part.drop_vars(list(part.coords)) for name, part in named.items() if name not in part.dims}
+    return parts[0].assign_coords(beside), learners
 
 
 _seen: dict[str, "Job"] = {}  # by token, the last few
@@ -258,20 +275,10 @@ class Job(NamedTuple):
     size: int  # series of a block; smaller ones are filled up, so that one program serves them all
     wide: bool  # whether JAX has 64 bits where the work was asked for
     masked: bool
-    chunked: bool  # then the scheduler keeps the other cores busy
+    token: str  # of a replay in chunks, where the scheduler keeps the other cores busy; otherwise empty
     dtype: np.dtype[Any]  # of thresholds
     names: tuple[str, ...]  # of the dimensions of a block, and of its times
     times: np.ndarray | None  # (T,), or with each block
-
-
-def replay_chunk(token: str, job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Replay a block in a worker; see :func:`replay_block`."""
-    # A schedule that is a function is compiled for as often as it is made, and every task brings its own copy of the
-    # job: a process keeps to the first.
-    job = _seen.setdefault(token, job)
-    for old in list(_seen)[:-16]:
-        _seen.pop(old, None)
-    return replay_block(job, scores, *rest)
 
 
 def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -281,12 +288,18 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     ``*rest``: The mask, if there is one; times of each score, unless the job has them; the delay of each series, unless
     the job has it; labels of each leading axis.
     """
+    if job.token:
+        # A schedule that is a function is compiled for as often as it is made, and every task brings its own copy of
+        # the job: a process keeps to the first.
+        job = _seen.setdefault(job.token, job)
+        for old in list(_seen)[:-16]:
+            _seen.pop(old, None)
     brought = list(rest)
     mask = brought.pop(0) if job.masked else None
     times = brought.pop(0) if job.times is None else job.times
     delay: Any = np.asarray(brought.pop(0)).reshape(-1, 1) if job.delay is None else None
     batch, rounds = scores.shape[:-1], scores.shape[-1]
-    check_block(job.learners, scores, mask, job.names, brought, times)
+    _check_block(job.learners, scores, mask, job.names, brought, times)
     # What was lost by rounding is lost for thresholds and scores alike, or a score at its threshold would be missed.
     rows = scores.reshape(math.prod(batch), rounds).astype(job.dtype, copy=False)
     missing = None if mask is None else mask.reshape(rows.shape)
@@ -294,7 +307,7 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
     counts = np.full(len(rows), rounds) if observed is None else observed.sum(axis=-1)
     filled, filled_mask, delay = (_fill_up(part, job.size) for part in (rows, missing, delay))
     kept: list[list[np.ndarray]] = []
-    with jax.enable_x64(job.wide), on_one_core() if job.chunked else contextlib.nullcontext():
+    with jax.enable_x64(job.wide), on_one_core() if job.token else contextlib.nullcontext():
         scored = rows if observed is None else np.where(observed, rows, np.inf)
         (least,) = _in_blocks(
             lambda own: best_threshold(np, scored[own].astype(float), job.levels[None])[1:],
@@ -304,13 +317,18 @@ def replay_block(job: Job, scores: np.ndarray, *rest: np.ndarray) -> tuple[np.nd
         for learner in job.learners:
             late = job.delay if delay is None else delay[:, 0]
             run: Any = replay_batch(learner, filled, job.levels, keep=job.keep, mask=filled_mask, delay=late)
+            thresholds = [np.asarray(run.thresholds)[: len(rows)]] if job.keep == "all" else []
             if job.keep == "all":
-                thresholds = [np.asarray(run.thresholds)[: len(rows)]]
                 totals = _totals(thresholds[0], rows, job.levels, observed)
             else:
-                thresholds, totals = [], [run.covered, run.total_loss, run.total_threshold]
-                totals = [np.asarray(part)[: len(rows)] for part in totals]
-            kept.append(thresholds + _means(totals, least, counts[:, None]))
+                totals = [np.asarray(part)[: len(rows)] for part in (run.covered, run.total_loss, run.total_threshold)]
+            covered, loss, threshold = totals
+            count = counts[:, None]
+            # For a series without a score regret is 0, as a total is, and means are NaN.
+            with np.errstate(invalid="ignore", divide="ignore"):
+                regret = np.where(count > 0, loss - least, 0)
+                kept.append([*thresholds, covered / count, loss / count, regret, threshold / count])
+    # Of a single learner nothing is copied.
     stacked = (np.stack(parts, axis=1) if len(parts) > 1 else parts[0][:, None] for parts in zip(*kept, strict=True))
     return (*(a.reshape(batch + job.shape + a.shape[2:]) for a in stacked), counts.reshape(batch))
 
@@ -341,14 +359,7 @@ def _in_blocks(measure: Callable[[slice], tuple[np.ndarray, ...]], count: int, s
     ]
 
 
-def _means(totals: list[np.ndarray], least: np.ndarray, count: np.ndarray) -> list[np.ndarray]:
-    """Return the :data:`METRICS`; for a series without a score regret is 0, as a total is, and means are NaN."""
-    covered, loss, threshold = totals
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return [covered / count, loss / count, np.where(count > 0, loss - least, 0), threshold / count]
-
-
-def check_block(
+def _check_block(
     learners: Sequence[Any],
     scores: np.ndarray,
     mask: np.ndarray | None,
@@ -362,15 +373,29 @@ def check_block(
     if mask is None and scores.size and low <= scores.min() and scores.max() <= high and np.isfinite(scores.max()):
         return  # no mask as long as the scores was needed to see it
     looked_at = True if mask is None else ~mask
-    remedy = "drop the series, or say which scores are missing: with mask=, or --missing on the command line"
-    missing = ~np.isfinite(scores) & looked_at
-    complain_by_label(scores, missing, names, labels, times, f"scores must be finite; {remedy}")
-    outside = ((scores < low) | (scores > high)) & looked_at
-    why = f"outside the support [{low:g}, {high:g}]; rescale the scores, or widen it"
-    complain_by_label(scores, outside, names, labels, times, why)
+    for bad, why in (
+        (
+            ~np.isfinite(scores) & looked_at,
+            "scores must be finite; drop the series, or say which scores are missing: with mask=, or --missing on the "
+            "command line",
+        ),
+        (
+            ((scores < low) | (scores > high)) & looked_at,
+            f"outside the support [{low:g}, {high:g}]; rescale the scores, or widen it",
+        ),
+    ):
+        if not bad.any():
+            continue
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        words = [np.asarray(label).reshape(-1)[i] for label, i in zip(labels, index, strict=False)]
+        words.append(times[index if times.ndim > 1 else index[-1]])
+        where = ", ".join(f"{name}={format_label(word)}" for name, word in zip(names, words, strict=True))
+        more = int(np.count_nonzero(bad)) - 1
+        others = f" ({more} more in the same block)" if more else ""
+        raise ValueError(f"scores at {where} is {scores[index]!s}: {why}{others}")
 
 
-def check_times(dim: str, times: np.ndarray) -> None:
+def _check_times(dim: str, times: np.ndarray) -> None:
     """Refuse shared times that do not increase or are missing."""
     import pandas as pd
 
@@ -386,22 +411,6 @@ def check_times(dim: str, times: np.ndarray) -> None:
         raise ValueError(f"{dim}={after} comes after {before}: sort the scores, scores.sortby({dim!r})")
 
 
-def complain_by_label(
-    scores: np.ndarray, bad: np.ndarray, names: Sequence[str], labels: Sequence[Any], times: Any, why: str
-) -> None:
-    """Refuse the first bad score of a block."""
-    if not bad.any():
-        return
-    index = tuple(int(i) for i in np.argwhere(bad)[0])
-    words = [np.asarray(label).reshape(-1)[i] for label, i in zip(labels, index, strict=False)] + [
-        times[index if times.ndim > 1 else index[-1]]
-    ]
-    where = ", ".join(f"{name}={format_label(word)}" for name, word in zip(names, words, strict=True))
-    more = int(np.count_nonzero(bad)) - 1
-    others = f" ({more} more in the same block)" if more else ""
-    raise ValueError(f"scores at {where} is {scores[index]!s}: {why}{others}")
-
-
 def format_label(label: Any) -> str:
     """Write the label of a series or of a time, as short as it is exact."""
     if hasattr(label, "to_datetime64"):
@@ -409,3 +418,94 @@ def format_label(label: Any) -> str:
     if isinstance(label, np.datetime64):
         return str(np.datetime_as_string(label, unit="auto"))
     return repr(label.item() if isinstance(label, np.generic) else label)
+
+
+def fit_belief(scores: Any, learner: Any = Quantized(1024)) -> State:
+    """
+    Find the state of a learner that has seen a stream, without its thresholds.
+
+    Parameters
+    ----------
+    scores : dask.array.Array, xarray.DataArray or array_like, shape (T,)
+        Scores in time order. The states of the chunks of a Dask array are found in parallel, and merged in that order.
+    learner : Learner
+        One that merges: :class:`dpconformal.Quantized`, whose state has one size for any number of scores,
+        :class:`dpconformal.Exact`, or an empirical one.
+
+    Returns
+    -------
+    State
+        As if all scores had been observed one after the other.
+
+    Raises
+    ------
+    ValueError
+        Naming the index of a bad score; or if the learner does not merge.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import dpconformal as dpc, numpy as np
+    >>> stream = da.from_array(np.linspace(0, 1, 1001), chunks=100)
+    >>> learner = dpc.Quantized(500, discount=0.999)
+    >>> state = dpc.fit_belief(stream, learner)
+    >>> int(state.seen), bool(learner.quantile(state, 0.9) > 0.9)
+    (1001, True)
+    """
+    check_time_index("scores", scores)
+    scores = getattr(scores, "variable", scores)
+    scores = getattr(scores, "data", scores) if hasattr(scores, "dims") else scores
+    if not hasattr(scores, "dask"):
+        scores = np.asarray(scores)
+    if scores.ndim != 1:
+        raise ValueError(f"scores has shape {scores.shape}: pass one stream, shape (T,)")
+    while hasattr(learner, "learner"):  # a head asks for other levels, of the same belief
+        learner = learner.learner
+    wide, dtype = bool(jax.config.read("jax_enable_x64")), float_dtype(as_numbers("scores", np.empty(0, scores.dtype)))
+    if not hasattr(scores, "dask"):
+        return jax.tree.map(jnp.asarray, _fit_part(learner, None, wide, 0, scores))
+    if not hasattr(learner, "merge"):
+        raise ValueError(f"learner = {learner!r}: does not merge; take Quantized or Exact, or replay the stream whole")
+    if np.isnan(scores.shape[0]):
+        raise ValueError("scores has chunks of unknown size: call scores.compute_chunk_sizes() first")
+    import dask
+
+    # The bins of a Quantized may depend on how many scores there will be; other states are as large as the part.
+    begin = _on_host(fresh_state(learner, scores.shape[0], dtype)) if isinstance(learner, Quantized) else None
+    fit = dask.delayed(functools.partial(_fit_part, learner, begin, wide), pure=True)
+    merge = dask.delayed(functools.partial(_merge_states, learner, wide), pure=True)
+    starts = np.cumsum([0, *scores.chunks[0]]).tolist()
+    states = [fit(start, chunk) for start, chunk in zip(starts, scores.to_delayed(), strict=False)]
+    (state,) = dask.compute(merge_as_tree(merge, states))
+    return jax.tree.map(jnp.asarray, state)
+
+
+def _fit_part(learner: Any, begin: State, wide: bool, start: int, scores: np.ndarray) -> State:
+    """Return the state of a part of the stream, which begins at an index; ``wide``: whether JAX has 64 bits there."""
+    with jax.enable_x64(wide):
+        _check_block([learner], scores, None, ["index"], [], np.arange(start, start + scores.size))
+        scores = np.asarray(checked_scores(scores, support_of(learner)))
+        begin = fresh_state(learner, scores.size, scores.dtype) if begin is None else begin
+        no_levels = jnp.zeros(0, scores.dtype)
+        return _on_host(run_replay(learner, begin, True, Rounds(scores, no_levels), "summary")[1])
+
+
+def _merge_states(learner: Any, wide: bool, states: list[State]) -> State:
+    """Merge states pair by pair."""
+    with jax.enable_x64(wide):
+        while len(states) > 1:
+            pairs = [states[k : k + 2] for k in range(0, len(states), 2)]
+            states = [learner.merge(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        return _on_host(states[0])
+
+
+def _on_host(state: State) -> State:
+    """Bring a state into memory that may travel between processes."""
+    return jax.tree.map(np.asarray, state)
+
+
+def merge_as_tree(merge: "Callable[[list[Delayed]], Delayed]", parts: "list[Delayed]") -> "Delayed":
+    """Merge parts that Dask will compute, a few in each task, in their order."""
+    while len(parts) > 1:
+        parts = [merge(parts[k : k + FAN_IN]) for k in range(0, len(parts), FAN_IN)]
+    return parts[0]

@@ -1,8 +1,6 @@
 """Panels on disk: Zarr, NetCDF, and Parquet folders of long tables."""
 
-import itertools
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,8 @@ from dpconformal.panel.long import NUMBERS, ROUND, Columns, check_columns, gathe
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from dask.delayed import Delayed
+    from distributed import Client
 
 ARRAYS = (".nc", ".nc4", ".h5")
 ROWS = 2**22  # of a Parquet file, above which its row groups are read apart
@@ -37,10 +37,8 @@ def open_panel(
         names. Parquet holds long tables, see :func:`from_long`.
     id : str
         Column of a long table that says which series a row belongs to. In arrays all dimensions but time are series.
-    time : str
-        Column, or dimension of an array.
-    score : str
-        Column, or variable.
+    time, score : str
+        Columns; in arrays a dimension and a variable.
     numbers : int
         Scores of a chunk, about.
 
@@ -52,9 +50,7 @@ def open_panel(
     Raises
     ------
     ValueError
-        If there is nothing of the kind there; for long tables, naming series and time of what is refused. Of a Zarr
-        store or a NetCDF file, naming the array if it has a dtype or codec that is not read; and when a chunk is read
-        that is damaged, naming the chunk.
+        Naming the series and time, or the array or chunk, of what is refused.
 
     Examples
     --------
@@ -71,16 +67,23 @@ def open_panel(
     path = Path(path).absolute()  # workers may be in another folder
     if is_long(path):
         columns = check_columns(id, time, score)
-        parts, lengths = _parts(path, columns)
+        parts, lengths = _parquet_parts(path, columns)
         return gather_parts(parts, columns, numbers, lengths)
-    return rechunk(_variable(path, score, time), time, numbers)
+    data = open_arrays(path)
+    if score not in data:
+        raise ValueError(f"{score!r} is no variable of {path}: it has {', '.join(map(repr, data.data_vars)) or 'none'}")
+    scores = data[score]
+    dim = dimension_of_time(scores, time)
+    if dim not in scores.dims:
+        raise ValueError(f"{time!r} is no dimension of {score} in {path}: it has {', '.join(map(repr, scores.dims))}")
+    return rechunk(scores, dim, numbers)
 
 
 def is_long(path: Path) -> bool:
     """Whether a panel on disk is a long table."""
     if path.suffix in ARRAYS or is_zarr(path):
         return False
-    if path.suffix == ".parquet" or (path.is_dir() and _files(path)):
+    if path.suffix == ".parquet" or (path.is_dir() and _parquet_files(path)):
         return True
     kind = "a folder without Parquet files" if path.is_dir() else "of no kind that is known"
     raise ValueError(f"{path} is {kind}: pass a Zarr store, a NetCDF file (.nc), or Parquet files")
@@ -96,61 +99,48 @@ def rechunk(scores: "xr.DataArray", time: str, numbers: int) -> "xr.DataArray":
     return scores.chunk(sizes)
 
 
-def _files(path: Path) -> list[Path]:
+def _parquet_files(path: Path) -> list[Path]:
     """Return the files of a folder, part.2 before part.10, and none that is hidden."""
+    from dask.utils import natural_sort_key
 
-    def order(file: Path) -> list[list[tuple[int, str]]]:
-        words = [re.split(r"(\d+)", part) for part in file.relative_to(path).parts]
-        return [[(int(word), "") if word.isdigit() else (-1, word) for word in part] for part in words]
-
-    seen = (file for file in path.rglob("*.parquet") if not any(p[0] in "._" for p in file.relative_to(path).parts))
-    return sorted(seen, key=order) if path.is_dir() else [path]
-
-
-def _variable(path: Path, score: str, time: str) -> "xr.DataArray":
-    data = open_arrays(path)
-    if score not in data:
-        raise ValueError(f"{score!r} is no variable of {path}: it has {', '.join(map(repr, data.data_vars)) or 'none'}")
-    scores = data[score]
-    if time not in scores.dims and ROUND in scores.dims:
-        return scores.transpose(..., ROUND)
-    if time not in scores.dims:
-        raise ValueError(f"{time!r} is no dimension of {score} in {path}: it has {', '.join(map(repr, scores.dims))}")
-    return scores
+    if not path.is_dir():
+        return [path]
+    inner = {file: file.relative_to(path).parts for file in path.rglob("*.parquet")}
+    seen = [file for file, parts in inner.items() if not any(part[0] in "._" for part in parts)]
+    return sorted(seen, key=lambda file: [natural_sort_key(part) for part in inner[file]])
 
 
-def _parts(path: Path, columns: Columns) -> tuple[list[Any], list[int]]:
-    """List the parts of a table, and how many rows each has."""
+def _parquet_parts(path: Path, columns: Columns) -> "tuple[list[Delayed], list[int]]":
+    """List the parts of a table, files or row groups, and how many rows each has."""
     import dask
     import pyarrow.parquet as parquet
 
-    read, parts, lengths = dask.delayed(_read, pure=True), [], []
-    for file in _files(path):
+    read = dask.delayed(_read_parquet, pure=True)
+    parts: list[Delayed] = []
+    lengths: list[int] = []
+    for file in _parquet_files(path):
         changed = os.stat(file).st_mtime_ns
         try:
             about = parquet.read_metadata(file)
         except (OSError, ValueError) as error:
             raise ValueError(f"{file} is no Parquet file: {error}") from None
-        there = about.schema.to_arrow_schema().names
-        for what, name in zip(columns._fields, columns, strict=True):
-            if name not in there:
-                raise ValueError(f"{what} = {name!r}: {file} has columns {', '.join(map(repr, there))}")
+        columns.check_in(about.schema.to_arrow_schema().names, str(file))
         if about.num_rows > ROWS and about.num_row_groups > 1:
-            groups: list[int | None] = list(range(about.num_row_groups))
-            lengths += [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+            groups = {group: about.row_group(group).num_rows for group in range(about.num_row_groups)}
         else:
-            groups, lengths = [None], [*lengths, about.num_rows]
+            groups = {-1: about.num_rows}  # the whole file
         parts += [read(str(file), group, list(columns), changed) for group in groups]
+        lengths += groups.values()
     return parts, lengths
 
 
-def _read(file: str, group: int | None, columns: list[str], changed: int) -> "pd.DataFrame":
-    """Read a file or a row group. When it was changed is here for Dask, which takes equal calls for one."""
+def _read_parquet(file: str, group: int, columns: list[str], changed: int) -> "pd.DataFrame":
+    """Read a row group, or of -1 the file. When it was changed is here for Dask, which takes equal calls for one."""
     import pyarrow.parquet as parquet
 
     del changed
     opened = parquet.ParquetFile(file)
-    return (opened.read(columns) if group is None else opened.read_row_group(group, columns)).to_pandas()
+    return (opened.read(columns) if group < 0 else opened.read_row_group(group, columns)).to_pandas()
 
 
 def describe_files(path: Path) -> list[Any]:
@@ -182,8 +172,8 @@ def save_panel(panel: "xr.Dataset", path: str | os.PathLike[str], scores: "xr.Da
         From :func:`replay_panel`.
     path : path
         ``.zarr``: a Zarr store; ``.nc``: a NetCDF file; without a suffix a folder of Parquet files:
-        ``part-00000.parquet`` and so on, a row for each score as of :func:`to_long`, one file a chunk, and
-        ``_metrics.parquet``, which readers of the folder pass over.
+        ``part-00000.parquet`` and so on, with the rows of :func:`to_long`, one file a chunk, and ``_metrics.parquet``,
+        which readers of the folder pass over.
     scores : xarray.DataArray, optional
         What the panel was made of; for Parquet, which holds them beside the thresholds.
 
@@ -253,15 +243,19 @@ def create_store(panel: "xr.Dataset", path: Path, compute: bool = False) -> None
 
 
 def regions_of(panel: "xr.Dataset", dims: list[str]) -> list[Region]:
-    """Cut a lazy panel into the regions of its chunks."""
-    sizes = [panel.chunksizes[name] for name in dims]
-    ends = [np.cumsum([0, *each]).tolist() for each in sizes]
-    slices = [[slice(a, b) for a, b in itertools.pairwise(each)] for each in ends]
-    return [dict(zip(dims, region, strict=True)) for region in itertools.product(*slices)]
+    """Return the regions of the chunks of a lazy panel."""
+    from dask.array.core import slices_from_chunks
+
+    slices = slices_from_chunks([panel.chunksizes[name] for name in dims])
+    return [dict(zip(dims, region, strict=True)) for region in slices]
 
 
 def write_regions(
-    panel: "xr.Dataset", path: Path, regions: Mapping[int, Region], client: Any, written: Callable[[int], None]
+    panel: "xr.Dataset",
+    path: Path,
+    regions: Mapping[int, Region],
+    client: "Client | None",
+    written: Callable[[int], None],
 ) -> None:
     """
     Compute regions of a lazy panel, each by a task that writes it into the store.
@@ -272,27 +266,26 @@ def write_regions(
     import dask
     from dask.callbacks import Callback
 
-    write, tasks = dask.delayed(_write), []
+    write, tasks = dask.delayed(_write_region), {}
     along = {dim for region in regions.values() for dim in region}
     lazy = [name for name, variable in panel.variables.items() if variable.chunks and along & set(variable.dims)]
     for number, region in regions.items():
         own = panel.isel(region)
-        values = {name: (own[name].dims, own[name].data) for name in lazy}
-        tasks.append(write(str(path), region, number, values))
+        task = write(str(path), region, number, {name: (own[name].dims, own[name].data) for name in lazy})
+        tasks[task.key] = number, task
     if client is not None:
-        _on_cluster(tasks, client, written)
+        _run_on_cluster([task for _, task in tasks.values()], client, written)
         return
-    numbers = {task.key: number for task, number in zip(tasks, regions, strict=True)}
 
     def finished(key: Any, *_: Any) -> None:
-        if key in numbers:
-            written(numbers[key])
+        if key in tasks:
+            written(tasks[key][0])
 
     with Callback(posttask=finished):
-        dask.compute(*tasks)
+        dask.compute(*(task for _, task in tasks.values()))
 
 
-def _on_cluster(tasks: list[Any], client: Any, written: Callable[[int], None]) -> None:
+def _run_on_cluster(tasks: "list[Delayed]", client: "Client", written: Callable[[int], None]) -> None:
     """Run tasks, which return their numbers, on a cluster."""
     from distributed import CancelledError, KilledWorker, as_completed
 
@@ -308,7 +301,7 @@ def _on_cluster(tasks: list[Any], client: Any, written: Callable[[int], None]) -
         client.cancel(futures)
 
 
-def _write(path: str, region: Region, number: int, values: dict[Any, Any]) -> int:
+def _write_region(path: str, region: Region, number: int, values: dict[Any, Any]) -> int:
     import xarray as xr
 
     xr.Dataset(values).to_zarr(path, region=region, consolidated=False)
@@ -316,23 +309,23 @@ def _write(path: str, region: Region, number: int, values: dict[Any, Any]) -> in
 
 
 def _write_tables(panel: "xr.Dataset", folder: Path, scores: "xr.DataArray | None") -> None:
+    """Write a long table for each chunk, and one of the metrics of all series."""
     import dask
+    import pandas as pd
 
     if scores is None:
         raise ValueError("scores is missing: Parquet tables hold them beside the thresholds; or save as .zarr or .nc")
     dims = [str(name) for name in panel["rounds"].dims]
-    lazy = panel["rounds"].chunks is not None
-    regions = regions_of(panel, dims) if lazy else [{name: slice(None) for name in dims}]
+    regions = regions_of(panel, dims) if panel["rounds"].chunks is not None else [{}]
     unnamed = [name for name in panel["thresholds"].dims if name not in panel.coords]  # numbered as a whole
     panel = panel.assign_coords({name: np.arange(panel.sizes[name]) for name in unnamed})
     scores = scores.assign_coords({name: np.arange(scores.sizes[name]) for name in unnamed if name in scores.dims})
     folder.mkdir(parents=True, exist_ok=True)
-    table, metrics = dask.delayed(_write_table), []
-    for number, region in enumerate(regions):
-        parts = [part.isel(region) for part in (panel, scores)]
-        metrics.append(table(*parts, str(folder / f"part-{number:05d}.parquet")))
-    import pandas as pd
-
+    write = dask.delayed(_write_table)
+    metrics = [
+        write(panel.isel(region), scores.isel(region), str(folder / f"part-{number:05d}.parquet"))
+        for number, region in enumerate(regions)
+    ]
     frame = pd.concat(dask.compute(*metrics), ignore_index=True)
     frame.to_parquet(folder / "_metrics.parquet", index=False)
 

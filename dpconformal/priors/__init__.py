@@ -1,10 +1,9 @@
-"""Priors P0: what is believed of the next score before any score is seen."""
+"""Priors P0: distributions of the next score before any score is seen."""
 
 from dpconformal.priors.adapter import NumPyroPrior, from_numpyro
 from dpconformal.priors.base import Prior
-from dpconformal.priors.half_line import Exponential, HalfCauchy, HalfNormal, LogNormal
-from dpconformal.priors.interval import Beta, TruncatedNormal, Uniform
 from dpconformal.priors.mixture import Histogram, Mixture
+from dpconformal.priors.parametric import Beta, Exponential, HalfCauchy, HalfNormal, LogNormal, TruncatedNormal, Uniform
 
 __all__ = [
     "Beta",

@@ -1,4 +1,4 @@
-"""Any univariate NumPyro distribution as a prior (duck-typed: NumPyro is not imported)."""
+"""Univariate NumPyro distributions as priors. NumPyro is not imported here: what counts is what they can do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.priors.base import invert_cdf, outside_is_zero, within_support
+from dpconformal.priors.base import PriorBase, invert_cdf
 from dpconformal.pytree import register
-from dpconformal.validation import Numbers, Scalar, as_floats, as_levels, is_traced
+from dpconformal.validation import Scalar, as_floats, is_traced
 
 
 @register(static=("has_icdf",))
 @dataclass(frozen=True)
-class NumPyroPrior:
+class NumPyroPrior(PriorBase):
     """A NumPyro distribution as a prior; made by :func:`from_numpyro`."""
 
     distribution: Any
@@ -30,36 +30,30 @@ class NumPyroPrior:
         return self.low, self.high
 
     def _cast(self, like: Array) -> Any:
-        def cast(leaf: Any) -> Any:
+        """Convert the distribution's parameters to the dtype to work in."""
+
+        def cast(leaf: Any) -> Array:
             leaf = jnp.asarray(leaf)
             return leaf.astype(like.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
         return jax.tree.map(cast, self.distribution)
 
-    def _ends(self, like: Array) -> tuple[Array, Array]:
+    def _parameters(self, like: Array) -> tuple[Array, ...]:
         low, high = jnp.asarray(self.low, like.dtype), jnp.asarray(self.high, like.dtype)
-        valid = _sensible(self._cast(like)) & (high > low)  # only traced parameters get here unchecked
+        valid = _parameters_valid(self._cast(like)) & (high > low)  # only traced parameters get here unchecked
         return jnp.where(valid, low, jnp.nan), jnp.where(valid, high, jnp.nan)
 
-    def cdf(self, x: Numbers) -> Array:
-        """P0(X ≤ x)."""
-        x = as_floats(x)
-        low, high = self._ends(x)
+    def _cdf(self, x: Array, low: Array, high: Array) -> Array:
         inside = (x > low) & (x < high)
-        middle = jnp.where(inside, x, self._anchor(x))
-        value = jnp.clip(_call(self._cast(x).cdf, middle), 0, 1)
+        value = jnp.clip(_call(self._cast(x).cdf, jnp.where(inside, x, self._anchor(x))), 0, 1)
         return jnp.where(inside, value, jnp.where(x >= high, 1, jnp.where(x <= low, 0, jnp.nan)))
 
-    def quantile(self, p: Numbers) -> Array:
-        """Smallest x with cdf(x) ≥ p."""
-        return _quantile(self, as_levels(p, name="p"))
+    def _quantile(self, p: Array, low: Array, high: Array) -> Array:
+        return _call(self._cast(p).icdf, p) if self.has_icdf else invert_cdf(self.cdf, self.density, p, low, high)
 
-    def density(self, x: Numbers) -> Array:
-        """Density at x."""
-        x = as_floats(x)
-        low, high = self._ends(x)
-        middle = jnp.where((x >= low) & (x <= high), x, self._anchor(x))
-        return outside_is_zero(x, low, high, jnp.exp(_call(self._cast(x).log_prob, middle)))
+    def _density(self, x: Array, low: Array, high: Array) -> Array:
+        inside = jnp.where((x >= low) & (x <= high), x, self._anchor(x))
+        return jnp.exp(_call(self._cast(x).log_prob, inside))
 
     def _anchor(self, like: Array) -> Array:
         """Return a point inside the support, to evaluate where the asked-for point is outside."""
@@ -76,19 +70,13 @@ def from_numpyro(distribution: Any) -> NumPyroPrior:
     Parameters
     ----------
     distribution : numpyro.distributions.Distribution
-        Univariate and continuous, with a ``cdf``. On a bounded support the quantile falls back on
-        root finding where NumPyro has no ``icdf`` (its Beta, for example); on an unbounded support
-        an ``icdf`` is needed.
+        Univariate and continuous, with a ``cdf``. Where NumPyro has no ``icdf`` (for its Beta, for example) quantiles
+        are found by root finding, for which the support must be bounded.
 
     Returns
     -------
     NumPyroPrior
         The prior. The distribution's parameters are leaves: they can be swept with ``vmap``.
-
-    Raises
-    ------
-    ValueError
-        If the distribution cannot serve.
 
     Examples
     --------
@@ -104,8 +92,11 @@ def from_numpyro(distribution: Any) -> NumPyroPrior:
         raise ValueError(f"{name} is not univariate and continuous; a prior needs a density over one score")
     if distribution.batch_shape:
         raise ValueError(f"{name} has batch_shape {distribution.batch_shape}: to sweep a parameter, use jax.vmap")
-    low, high = _ends(distribution.support)
-    if not is_traced(distribution) and not (low < high and bool(_sensible(distribution))):
+    ends = (
+        getattr(distribution.support, f"{side}_bound", end) for side, end in (("lower", -np.inf), ("upper", np.inf))
+    )
+    low, high = (end if is_traced(end) or np.ndim(end) else float(end) for end in ends)
+    if not is_traced(distribution) and not (low < high and bool(_parameters_valid(distribution))):
         raise ValueError(f"{name} on [{low:g}, {high:g}] has parameters out of range")
     probe = as_floats(0.5)
     anchor = NumPyroPrior(distribution, low, high, False)._anchor(probe)
@@ -129,7 +120,7 @@ def _call(function: Callable[[Any], Any], x: Array) -> Array:
         return function(x).astype(x.dtype)
 
 
-def _sensible(distribution: Any) -> Array:
+def _parameters_valid(distribution: Any) -> Array:
     """Whether the parameters are in the range that NumPyro itself demands."""
     valid = jnp.asarray(True)
     for part in (distribution, getattr(distribution, "base_dist", None)):
@@ -137,22 +128,3 @@ def _sensible(distribution: Any) -> Array:
             if hasattr(part, name) and type(constraint).__name__ != "_Dependent":
                 valid = valid & jnp.all(constraint(getattr(part, name)))
     return valid
-
-
-def _ends(support: Any) -> tuple[Scalar, Scalar]:
-    def end(value: Any) -> Scalar:
-        return value if is_traced(value) or np.ndim(value) else float(value)
-
-    return end(getattr(support, "lower_bound", -np.inf)), end(getattr(support, "upper_bound", np.inf))
-
-
-@jax.jit
-def _quantile(prior: NumPyroPrior, p: Array) -> Array:
-    low, high = prior._ends(p)
-
-    def solve(p: Array) -> Array:
-        if prior.has_icdf:
-            return _call(prior._cast(p).icdf, p)
-        return invert_cdf(prior.cdf, prior.density, p, low, high)
-
-    return within_support(p, low, high, solve)

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.priors.base import Prior, invert_cdf, outside_is_zero, within_support
+from dpconformal.priors.base import Prior, PriorBase, invert_cdf
 from dpconformal.pytree import register
 from dpconformal.validation import (
     NARROWEST,
@@ -19,7 +18,6 @@ from dpconformal.validation import (
     Numbers,
     Scalar,
     as_floats,
-    as_levels,
     as_numbers,
     as_scores,
     check_float,
@@ -33,9 +31,9 @@ from dpconformal.validation import (
 
 @register()
 @dataclass(frozen=True)
-class Histogram:
+class Histogram(PriorBase):
     """
-    Density that is constant on each bin.
+    Density that is constant on each bin; at an inner edge it is that of the bin above.
 
     Parameters
     ----------
@@ -70,16 +68,9 @@ class Histogram:
             check_interval("Histogram", edges[..., 0], edges[..., -1])
             narrow = np.diff(edges, axis=-1) < NARROWEST
             raise_at("Histogram.edges", edges[..., :-1], narrow, f"less than {NARROWEST:g} below the next; rescale")
-        if not is_traced(masses):
-            masses = masses.astype(float)
-            why = "masses must be finite and above 0, for the density of a prior is positive; see from_scores"
-            raise_at("Histogram.masses", masses, ~(np.isfinite(masses) & (masses > 0)), why)
-            if masses.max(initial=0.0) > WIDEST / masses.shape[-1]:  # their sum may overflow
-                masses = masses / masses.max(axis=-1, keepdims=True)
-            masses = masses / masses.sum(axis=-1, keepdims=True)
-            raise_at("Histogram.masses", masses, masses < TINY, "nothing beside the others; raise it")
+        why = "masses must be finite and above 0, for the density of a prior is positive; see from_scores"
         object.__setattr__(self, "edges", edges)
-        object.__setattr__(self, "masses", masses)
+        object.__setattr__(self, "masses", _normalize("Histogram.masses", masses, why))
 
     @classmethod
     def from_scores(
@@ -126,47 +117,52 @@ class Histogram:
         """Ends of the interval."""
         return self.edges[..., 0], self.edges[..., -1]
 
-    def _parameters(self, like: Array) -> tuple[Array, Array, Array]:
+    def _parameters(self, like: Array) -> tuple[Array, ...]:
         edges, masses = jnp.asarray(self.edges, like.dtype), jnp.asarray(self.masses, like.dtype)
         valid = jnp.all(masses > 0) & jnp.all(edges[1:] > edges[:-1])  # only traced ones get here unchecked
         edges, masses = jnp.where(valid, edges, jnp.nan), jnp.where(valid, masses / jnp.sum(masses), jnp.nan)
         below = jnp.concatenate([jnp.zeros(1, like.dtype), jnp.cumsum(masses)[:-1]])
-        return edges, masses, below
+        return edges[0], edges[-1], edges, masses, below
 
-    def cdf(self, x: Numbers) -> Array:
-        """P0(X ≤ x)."""
-        x = as_floats(x)
-        edges, masses, below = self._parameters(x)
-        k = jnp.clip(jnp.searchsorted(edges, x, side="right") - 1, 0, masses.size - 1)
+    def _cdf(self, x: Array, low: Array, high: Array, edges: Array, masses: Array, below: Array) -> Array:
+        k = _find_bin(edges, x)
         share = jnp.clip((x - edges[k]) / (edges[k + 1] - edges[k]), 0, 1)
         # The top of a bin is the bottom of the next, so that rounding cannot make the cdf fall.
         top = jnp.where(k + 1 < masses.size, below[jnp.minimum(k + 1, masses.size - 1)], 1)
         return jnp.minimum(below[k] + share * masses[k], top)
 
-    def quantile(self, p: Numbers) -> Array:
-        """Smallest x with cdf(x) ≥ p."""
-        p = as_levels(p, name="p")
-        edges, masses, below = self._parameters(p)
+    def _quantile(self, p: Array, low: Array, high: Array, edges: Array, masses: Array, below: Array) -> Array:
+        k = jnp.clip(jnp.searchsorted(below, p, side="left") - 1, 0, masses.size - 1)
+        share = jnp.clip((p - below[k]) / masses[k], 0, 1)
+        x = edges[k] + share * (edges[k + 1] - edges[k])
+        return jnp.minimum(jnp.maximum(x, edges[k]), edges[k + 1])
 
-        def solve(p: Array) -> Array:
-            k = jnp.clip(jnp.searchsorted(below, p, side="left") - 1, 0, masses.size - 1)
-            share = jnp.clip((p - below[k]) / masses[k], 0, 1)
-            x = edges[k] + share * (edges[k + 1] - edges[k])
-            return jnp.minimum(jnp.maximum(x, edges[k]), edges[k + 1])
+    def _density(self, x: Array, low: Array, high: Array, edges: Array, masses: Array, below: Array) -> Array:
+        k = _find_bin(edges, x)
+        return masses[k] / (edges[k + 1] - edges[k])
 
-        return within_support(p, edges[0], edges[-1], solve)
 
-    def density(self, x: Numbers) -> Array:
-        """Density at x; at an inner edge, that of the bin above."""
-        x = as_floats(x)
-        edges, masses, _ = self._parameters(x)
-        k = jnp.clip(jnp.searchsorted(edges, x, side="right") - 1, 0, masses.size - 1)
-        return outside_is_zero(x, edges[0], edges[-1], masses[k] / (edges[k + 1] - edges[k]))
+def _find_bin(edges: Array, x: Array) -> Array:
+    """Return the number of the bin that holds x; at an inner edge, of the bin above."""
+    return jnp.clip(jnp.searchsorted(edges, x, side="right") - 1, 0, edges.size - 2)
+
+
+def _normalize(name: str, masses: np.ndarray | Array, why: str) -> np.ndarray | Array:
+    """Check that masses are above 0, and divide them by their sum; what is traced comes back as it is."""
+    if is_traced(masses):
+        return masses
+    masses = masses.astype(float)
+    raise_at(name, masses, ~(np.isfinite(masses) & (masses > 0)), why)
+    if masses.max(initial=0.0) > WIDEST / masses.shape[-1]:  # their sum may overflow
+        masses = masses / masses.max(axis=-1, keepdims=True)
+    masses = masses / masses.sum(axis=-1, keepdims=True)
+    raise_at(name, masses, masses < TINY, "nothing beside the others; raise it")
+    return masses
 
 
 @register()
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(PriorBase):
     """
     Weighted mixture of priors, whose supports together must cover an interval.
 
@@ -189,9 +185,7 @@ class Mixture:
     weights: Any
 
     def __post_init__(self) -> None:
-        if isinstance(self.components, Prior):
-            raise ValueError(f"Mixture.components = {self.components!r}: pass a list of priors")
-        if not isinstance(self.components, Iterable) or isinstance(self.components, np.ndarray):
+        if isinstance(self.components, (Prior, np.ndarray)) or not isinstance(self.components, Iterable):
             raise ValueError(f"Mixture.components = {self.components!r}: pass a list of priors")
         components = tuple(self.components)
         for i, component in enumerate(components):
@@ -202,18 +196,7 @@ class Mixture:
             raise ValueError(
                 f"Mixture.weights has shape {weights.shape}: one weight for each of the {len(components)} components"
             )
-        if not is_traced(weights):
-            weights = weights.astype(float)
-            raise_at(
-                "Mixture.weights",
-                weights,
-                ~(np.isfinite(weights) & (weights > 0)),
-                "must be finite and above 0",
-            )
-            if weights.max(initial=0.0) > WIDEST / weights.shape[-1]:  # their sum may overflow
-                weights = weights / weights.max(axis=-1, keepdims=True)
-            weights = weights / weights.sum(axis=-1, keepdims=True)
-            raise_at("Mixture.weights", weights, weights < TINY, "nothing beside the others; raise it")
+        weights = _normalize("Mixture.weights", weights, "must be finite and above 0")
         _check_no_gap(components)
         object.__setattr__(self, "components", components)
         object.__setattr__(self, "weights", weights)
@@ -237,17 +220,25 @@ class Mixture:
         x = as_floats(x)
         return jnp.minimum(self._sum([component.cdf(x) for component in self.components]), 1)  # rounding only
 
-    def quantile(self, p: Numbers) -> Array:
-        """Smallest x with cdf(x) ≥ p."""
-        return _quantile(self, as_levels(p, name="p"))
-
     def density(self, x: Numbers) -> Array:
         """Density at x."""
         x = as_floats(x)
         return self._sum([component.density(x) for component in self.components])
 
+    def _parameters(self, like: Array) -> tuple[Array, ...]:
+        low, high = (jnp.asarray(end, like.dtype) for end in self.support)
+        invalid = jnp.isnan(self.cdf(low))  # a traced parameter of a component that makes no sense
+        return jnp.where(invalid, jnp.nan, low), jnp.where(invalid, jnp.nan, high)
+
+    def _quantile(self, p: Array, low: Array, high: Array) -> Array:
+        # A mixture's quantile lies between the extremes of its components' quantiles.
+        inner = [component.quantile(p) for component in self.components]
+        bracket = functools.reduce(jnp.minimum, inner), functools.reduce(jnp.maximum, inner)
+        return invert_cdf(self.cdf, self.density, p, *bracket)
+
 
 def _check_no_gap(components: tuple[Prior, ...]) -> None:
+    """Refuse supports whose union is not an interval."""
     supports = [component.support for component in components]
     if is_traced(supports) or any(np.ndim(end) for ends in supports for end in ends):
         return
@@ -262,17 +253,3 @@ def _check_no_gap(components: tuple[Prior, ...]) -> None:
         reach = max(reach, high)
     if np.isfinite([spans[0][0], reach]).all():
         check_interval("Mixture", spans[0][0], reach)
-
-
-@jax.jit
-def _quantile(prior: Mixture, p: Array) -> Array:
-    low, high = (jnp.asarray(end, p.dtype) for end in prior.support)
-    nonsense = jnp.isnan(prior.cdf(low))
-
-    def solve(p: Array) -> Array:
-        # A mixture's quantile lies between the extremes of its components' quantiles.
-        inner = [component.quantile(p) for component in prior.components]
-        bracket = functools.reduce(jnp.minimum, inner), functools.reduce(jnp.maximum, inner)
-        return invert_cdf(prior.cdf, prior.density, p, *bracket)
-
-    return jnp.where(nonsense, jnp.nan, within_support(p, low, high, solve))

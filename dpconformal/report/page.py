@@ -1,5 +1,7 @@
 """A page about a run: its template filled with the numbers of each series, and the learner in plain words."""
 
+import html
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -11,14 +13,15 @@ import numpy as np
 
 from dpconformal.checkpoints.container import write_whole
 from dpconformal.compositions import Head
+from dpconformal.learner import Learner
 from dpconformal.metrics.arrays import arrays_of
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay
-from dpconformal.report.curves import blocks_of, steps_for
-from dpconformal.report.series import LONGEST, as_html, as_json, series_of
+from dpconformal.report.series import LONGEST, blocks_of, levels_of, series_of, steps_for
 from dpconformal.runs import not_at_once
 
 MOST_SERIES = 12
+MOST_CODE = 400  # characters of a learner in code
 # In this order: each uses what stands in those before it.
 SCRIPTS = ["data", "svg", "axes", "thresholds", "coverage", "rolling", "regret", "pit", "table", "controls", "page"]
 
@@ -78,21 +81,19 @@ def report(
     """
     if not isinstance(title, str):
         raise ValueError(f"title = {title!r}: pass text")
-    runs = _checked_runs(run)
-    target = _checked_path(path)
+    runs, target = _checked_runs(run), _checked_path(path)
     shown = dict(list(runs.items())[:MOST_SERIES])
     first = next(iter(shown.values()))
     learner = first.learner
+    code = "" if learner is None else " ".join(repr(learner).split())
     steps = steps_for(learner, [blocks_of(len(one.observed().scores)) for one in shown.values()])
-    asked = np.unique(as_written(np.asarray(first.levels)))
-    even = np.zeros(0) if steps is None else np.arange(steps + 1) / steps
-    levels = np.union1d(even, asked)
+    levels, asked, _ = levels_of(first, steps)
     data = {
         "levels": levels.tolist(),
-        "asked": np.searchsorted(levels, asked).tolist(),
+        "asked": asked.tolist(),
         "steps": steps,
         "learner": in_words(learner),
-        "code": in_code(learner),
+        "code": code if len(code) <= MOST_CODE else code[: MOST_CODE - 1] + "…",
         "named": learner is not None,
         "head": isinstance(learner, Head),
         "longest": LONGEST,
@@ -155,13 +156,18 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
 
 def _fill_template(title: str, data: dict[str, Any]) -> str:
     """Fill the template in one pass: a value is not searched for placeholders."""
+    # No HTML parser takes this JSON for an end of the script that holds it. A lone surrogate in the title, which no
+    # file can hold, becomes a question mark.
+    held = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    held = held.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    title = html.escape(title.encode("utf-8", "replace").decode("utf-8"), quote=True)
     pictures = resources.files("dpconformal.report") / "pictures"
 
     def text(name: str) -> str:
         return (pictures / name).read_text(encoding="utf-8")
 
     scripts = "\n".join(text(f"{name}.js") for name in SCRIPTS)
-    parts = {"title": as_html(title), "style": text("page.css"), "data": as_json(data), "script": scripts}
+    parts = {"title": title, "style": text("page.css"), "data": held, "script": scripts}
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], text("page.html"))
 
 
@@ -190,27 +196,20 @@ _KINDS = {
 }
 
 
-def in_words(learner: Any) -> str:
+def in_words(learner: Learner | None) -> str:
     """Describe a learner in a sentence."""
     if learner is None:
         return "Thresholds of a method that the run does not name"
     name = type(learner).__name__
-    said = _KINDS.get(name)
-    if said is None:
+    if name not in _KINDS:
         return name
     sizes = {key: getattr(learner, key, None) for key in ("bins", "window")}
-    said = said.format(**{key: "as many as √(rounds)" if size is None else size for key, size in sizes.items()})
-    discount = getattr(learner, "discount", None)
-    if discount is not None:
+    words = _KINDS[name].format(**{key: "as many as √(rounds)" if n is None else n for key, n in sizes.items()})
+    if (discount := getattr(learner, "discount", None)) is not None:
         lost = f"{1 - float(discount):.3g}"
-        said += f". Each round takes {lost} of their weight from all earlier scores, so the past fades"
+        words += f". Each round takes {lost} of their weight from all earlier scores, so the past fades"
+    words += f" ({name})"
     if isinstance(learner, Head):
         inner = in_words(learner.learner)
-        return f"{said} ({name}), from this belief: {inner[0].lower()}{inner[1:]}"
-    return f"{said} ({name})"
-
-
-def in_code(learner: Any, most: int = 400) -> str:
-    """Write a learner as Python does, cut where it is too long to read."""
-    text = "" if learner is None else " ".join(repr(learner).split())
-    return text if len(text) <= most else text[: most - 1] + "…"
+        words += f", from this belief: {inner[0].lower()}{inner[1:]}"
+    return words

@@ -2,8 +2,17 @@
 
 from dpconformal.scores.base import Score
 from dpconformal.scores.classification import APS, LAC, RAPS, SAPS, Margin, TopK
-from dpconformal.scores.multivariate import Ball, Ellipsoid, EllipsoidRegion, Norm
-from dpconformal.scores.regression import CQR, Absolute, Interval, Normalized, Signed
+from dpconformal.scores.regression import (
+    CQR,
+    Absolute,
+    Ball,
+    Ellipsoid,
+    EllipsoidRegion,
+    Interval,
+    Norm,
+    Normalized,
+    Signed,
+)
 from dpconformal.scores.transforms import Log, Rank, Ratio, Transform, Transformed
 
 __all__ = [

@@ -6,7 +6,9 @@ on which a learner measures loss: regret bounds then speak of transformed scores
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -24,25 +26,22 @@ class Transform(Protocol):
 
     def __call__(self, scores: Numbers) -> Any:
         """Transform scores."""
-        ...
 
-    def values(self, xp: Any, s: Any) -> Any:
+    def values(self, xp: ModuleType, s: Any) -> Any:
         """Transform numbers that were not checked, by NumPy or JAX; NaN where the function is not defined."""
-        ...
 
     def undo(self, thresholds: Numbers) -> Any:
         """Return thresholds to the scale of the scores."""
-        ...
 
     def image(self, low: float, high: float) -> tuple[float, float]:
         """Return the ends between which scores from an interval are moved."""
-        ...
 
 
 class _Increasing:
-    """What transforms share: they check scores by where their values are defined."""
+    """Checks of scores; a transform to the unit interval, unless ``image`` says otherwise."""
 
     domain: ClassVar[str] = ""  # what to say of scores outside of it
+    values: ClassVar[Callable[..., Any]]
 
     def __call__(self, scores: Numbers) -> Any:
         """Transform scores."""
@@ -53,9 +52,9 @@ class _Increasing:
             raise_at("scores", s, np.isnan(found), self.domain)
         return found
 
-    def values(self, xp: Any, s: Any) -> Any:
-        """Transform numbers that were not checked; NaN where the function is not defined."""
-        raise NotImplementedError
+    def image(self, low: float, high: float) -> tuple[float, float]:
+        """Return the ends between which scores from an interval are moved."""
+        return 0.0, 1.0
 
 
 @register()
@@ -83,20 +82,16 @@ class Ratio(_Increasing):
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", check_float("Ratio.scale", self.scale, 0.0, open_low=True))
 
-    def values(self, xp: Any, s: Any) -> Any:
+    def values(self, xp: ModuleType, s: Any) -> Any:
         """Transform numbers that were not checked; NaN below 0."""
         return xp.where(s >= 0, _rising(xp, s, self.scale), xp.nan)
 
     def undo(self, thresholds: Numbers) -> Any:
         """Return thresholds to the scale of the scores."""
         xp, r = _thresholds(thresholds)
-        inside = xp.where((r < 1) & xp.isfinite(r), r, 0)
-        beyond = xp.where((r >= 1) & xp.isfinite(r), math.inf, r)  # -∞, +∞ and NaN stay as they are
-        return xp.where((r < 1) & xp.isfinite(r), self.scale * inside / (1 - inside), beyond)
-
-    def image(self, low: float, high: float) -> tuple[float, float]:
-        """Return 0 and 1."""
-        return 0.0, 1.0
+        has_score = (r < 1) & xp.isfinite(r)
+        inside = xp.where(has_score, r, 0)
+        return xp.where(has_score, self.scale * inside / (1 - inside), xp.where(r >= 1, math.inf, r))  # -∞, NaN stay
 
 
 @register()
@@ -122,7 +117,7 @@ class Log(_Increasing):
     def __post_init__(self) -> None:
         object.__setattr__(self, "offset", check_float("Log.offset", self.offset, 0.0))
 
-    def values(self, xp: Any, s: Any) -> Any:
+    def values(self, xp: ModuleType, s: Any) -> Any:
         """Transform numbers that were not checked; NaN where there is no logarithm."""
         shifted = s + self.offset
         return xp.log(xp.where(shifted > 0, shifted, xp.nan))
@@ -174,14 +169,14 @@ class Rank(_Increasing):
             raise ValueError(f"Rank.reference has shape {values.shape}: must be (n,), with n ≥ 1")
         object.__setattr__(self, "reference", np.sort(values))
 
-    def _knots(self, xp: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    def _knots(self, xp: ModuleType, dtype: Any) -> tuple[Any, Any, Any]:
         """Return the reference scores, their places, and how far the tails reach."""
         values = xp.asarray(self.reference, dtype)
         places = xp.searchsorted(values, values, side="right").astype(dtype) / (values.size + 1)
         spread = (values[-1] - values[0]) / values.size
         return values, places, xp.where(spread > 0, spread, xp.maximum(xp.abs(values[0]), 1))
 
-    def values(self, xp: Any, s: Any) -> Any:
+    def values(self, xp: ModuleType, s: Any) -> Any:
         """Transform numbers that were not checked."""
         values, places, reach = self._knots(xp, s.dtype)
         first, last = places[0], places[-1]
@@ -208,12 +203,8 @@ class Rank(_Increasing):
         found = xp.where(r < first, lower, xp.where(r > last, upper, inside))
         return xp.where(xp.isnan(r), r, found)
 
-    def image(self, low: float, high: float) -> tuple[float, float]:
-        """Return 0 and 1."""
-        return 0.0, 1.0
 
-
-def _rising(xp: Any, s: Any, scale: Any) -> Any:
+def _rising(xp: ModuleType, s: Any, scale: Any) -> Any:
     """Compute s/(scale + s) for s ≥ 0 as 1/(1 + scale/s), which does not fall anywhere, not even by rounding."""
     positive = xp.where(s > 0, s, 1)
     with np.errstate(over="ignore"):
@@ -221,6 +212,7 @@ def _rising(xp: Any, s: Any, scale: Any) -> Any:
 
 
 def _thresholds(thresholds: Numbers, *also: Any) -> tuple[Any, Any]:
+    """Choose who computes, and read thresholds of any shape."""
     xp = namespace(thresholds, *also)
     array = as_numbers("thresholds", thresholds)
     return xp, array.astype(float) if xp is np else jnp.asarray(array)
@@ -249,7 +241,7 @@ class Transformed:
     Interval(low=array([[8.]]), high=array([[12.]]))
     """
 
-    score: Any
+    score: Any  # a Score, and a Transform: the constructor says so of anything else
     transform: Any
 
     def __post_init__(self) -> None:
@@ -274,17 +266,14 @@ class Transformed:
     def set(self, predictions: Any, thresholds: Numbers, **noise: Any) -> Any:
         """Invert thresholds to sets."""
         if hasattr(self.score, "label_scores"):  # scores of classes are compared as they are, without rounding
-            scores = self.transform(self.score.label_scores(predictions, **noise))
-            return label_mask(scores, thresholds)
-        return self.score.set(predictions, self._undone(predictions, thresholds), **noise)
-
-    def _undone(self, predictions: Any, thresholds: Numbers) -> Any:
-        """Find the largest score whose transform is at most each threshold; by NumPy to the last bit."""
-        if namespace_of_sets(predictions, thresholds) is not np:
-            return self.transform.undo(thresholds)
-        array = as_numbers("thresholds", thresholds)
-        limits = widest(array if array.dtype.kind == "f" else np.asarray(array, float))
-        return outermost(lambda s, _: self.transform.values(np, s), limits, self.transform.undo(limits), 1)
+            return label_mask(self.transform(self.score.label_scores(predictions, **noise)), thresholds)
+        if namespace_of_sets(predictions, thresholds) is np:
+            # The largest score whose transform is at most the threshold, to the last bit.
+            limits = widest(thresholds)
+            undone = outermost(lambda s, _: self.transform.values(np, s), limits, self.transform.undo(limits), 1)
+        else:
+            undone = self.transform.undo(thresholds)
+        return self.score.set(predictions, undone, **noise)
 
     def bounds(self, predictions: Any) -> tuple[float, float]:
         """Return the ends of the interval that holds every transformed score."""

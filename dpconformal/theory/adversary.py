@@ -14,19 +14,10 @@ from dpconformal.validation import Scalar, check_int, check_scalar
 
 
 class Hardest(NamedTuple):
-    """
-    What a search found.
-
-    Attributes
-    ----------
-    scores : ndarray, shape (T,)
-        The sequence.
-    regret : float
-        Of the learner on it, discounted if a discount was asked for.
-    """
+    """Result of a search: the sequence, and the regret of the learner on it."""
 
     scores: np.ndarray  # (T,)
-    regret: float
+    regret: float  # discounted if a discount was asked for
 
 
 def hardest_sequence(
@@ -39,11 +30,11 @@ def hardest_sequence(
     seed: int = 0,
 ) -> Hardest:
     """
-    Search for the scores on which a learner regrets most.
+    Search for the scores on which a learner regrets most, knowing nothing of it but its thresholds.
 
-    A greedy adversary, which sees each threshold and answers with the end of the support, or the point just beyond the
-    threshold, that raises the regret most, starts beside random sequences; then the best are mutated and mixed for some
-    generations. Nothing is known of the learner but its thresholds.
+    The search starts from random sequences and that of a greedy adversary, who answers each threshold with the end of
+    the support, or the point just beyond the threshold, that raises the regret most. Then the best are mutated and
+    mixed for some generations.
 
     Parameters
     ----------
@@ -54,9 +45,9 @@ def hardest_sequence(
     rounds : int
         T.
     discount : float, optional
-        For the discounted regret at the end.
+        β, for the discounted regret at the end.
     population, generations : int
-        How hard to search: their product is the number of replays.
+        Sequences at a time, and how often they are replaced: their product is the number of replays.
     seed : int
         Of the random numbers.
 
@@ -80,6 +71,7 @@ def hardest_sequence(
     if not np.isfinite(high - low):
         raise ValueError(f"learner has support [{low:g}, {high:g}]: an adversary needs a bounded one")
 
+    # Sequences are in units of the support until they are replayed.
     def on_support(sequences: np.ndarray) -> np.ndarray:
         return np.clip(low + (high - low) * sequences, low, high)  # rounding may put some outside
 
@@ -87,9 +79,12 @@ def hardest_sequence(
         run: Any = replay_batch(learner, on_support(sequences), [level])
         return (regret(run) if discount is None else discounted_regret(run, discount))[:, 0]
 
+    # Coins under which every threshold is equally good, coins of all kinds, uniform scores, and the greedy adversary.
     rng = np.random.default_rng(seed)
-    sequences = _first_population(rng, population, rounds, level)
-    sequences[0] = _greedy(learner, level, rounds, low, high)
+    chance = np.where(np.arange(population) % 2, 1 - level, rng.random(population))[:, None]
+    sequences = (rng.random((population, rounds)) < chance).astype(float)
+    sequences[::4] = rng.random((len(sequences[::4]), rounds))
+    sequences[0] = _greedy_scores(learner, level, rounds, low, high)
     found = regrets(sequences)
     for _ in range(check_int("generations", generations, 0)):
         parents = sequences[np.argsort(-found)[: population // 4]]
@@ -97,14 +92,6 @@ def hardest_sequence(
         found = regrets(sequences)
     best = int(np.argmax(found))
     return Hardest(on_support(sequences[best]), float(found[best]))
-
-
-def _first_population(rng: np.random.Generator, size: int, rounds: int, level: float) -> np.ndarray:
-    """Coins that make every threshold equally good, coins of all kinds, and uniform scores; in [0, 1]."""
-    chance = np.where(np.arange(size) % 2, 1 - level, rng.random(size))[:, None]
-    sequences = (rng.random((size, rounds)) < chance).astype(float)
-    sequences[::4] = rng.random((len(sequences[::4]), rounds))
-    return sequences
 
 
 def _offspring(rng: np.random.Generator, parents: np.ndarray, size: int) -> np.ndarray:
@@ -119,14 +106,13 @@ def _offspring(rng: np.random.Generator, parents: np.ndarray, size: int) -> np.n
     return np.stack([np.roll(child, by) for child, by in zip(children, shift, strict=True)])
 
 
-def _greedy(learner: Any, level: float, rounds: int, low: float, high: float) -> np.ndarray:
-    """Answer each threshold with what raises the regret most, so far as one round can tell."""
+def _greedy_scores(learner: Learner, level: float, rounds: int, low: float, high: float) -> np.ndarray:
+    """Answer each threshold with the score that raises the regret most in its round; in units of the support."""
     state = fresh_state(learner, rounds, jnp.result_type(float))
     scores: list[float] = []
     for _ in range(rounds):
         r = float(np.asarray(learner.quantile(state, jnp.asarray([level])))[0])
-        inside = min(max(r, low), high)
-        nudge = 1e-3 * (high - low)
+        inside, nudge = min(max(r, low), high), 1e-3 * (high - low)
         options = np.array([low, high, min(inside + nudge, high), max(inside - nudge, low)])
         paid = pinball(np, r, options, level)
         # The loss of the round, less what it adds to the least loss in hindsight; of equal ones the larger loss.

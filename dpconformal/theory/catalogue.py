@@ -1,41 +1,23 @@
-"""What each learner keeps, costs and promises, side by side."""
+"""A table of all learners: their memory, their cost, and what is proved of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 
 class Card(NamedTuple):
-    """
-    A learner in brief.
+    """A learner in brief; T is the rounds so far, G the levels of a grid and N the beliefs that are mixed."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in :mod:`dpconformal`.
-    memory : str
-        What a state keeps, T being the rounds so far, G the levels of a grid and N the beliefs that are mixed.
-    round : str
-        Work that one round adds, for all levels of the grid, or for the evidence.
-    levels : str
-        "any": one distribution answers every level. "grid": a copy for each level of its own grid.
-    monotone : bool
-        Whether thresholds of different levels can never cross.
-    guarantee : str
-        What is proved.
-    assumption : str
-        Under which assumption on the scores, beyond their range.
-    reference : str
-        By whom.
-    """
+    name: str  # in :mod:`dpconformal`
+    memory: str  # what a state keeps
+    round: str  # work that one round adds, for all levels of the grid, or for the evidence
+    levels: str  # "any": one distribution answers every level; "grid": a copy for each level of its own grid
+    monotone: bool  # whether thresholds of different levels can never cross
+    guarantee: str  # what is proved
+    assumption: str  # on the scores, beyond their range
+    reference: str  # who proved it
 
-    name: str
-    memory: str
-    round: str
-    levels: str
-    monotone: bool
-    guarantee: str
-    assumption: str
-    reference: str
+
+_YES = {True: "yes", False: "no"}
 
 
 class Catalogue(tuple[Card, ...]):
@@ -45,35 +27,30 @@ class Catalogue(tuple[Card, ...]):
 
     def __repr__(self) -> str:
         rows = [("learner", "levels", "monotone", "memory", "a round", "guarantee")]
-        rows += [(c.name, c.levels, "yes" if c.monotone else "no", c.memory, c.round, c.guarantee) for c in self]
+        rows += [(c.name, c.levels, _YES[c.monotone], c.memory, c.round, c.guarantee) for c in self]
         widths = [max(len(row[k]) for row in rows) for k in range(5)]
         lines = ["  ".join([*map(str.ljust, row[:5], widths), row[5]]) for row in rows]
         return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
     def markdown(self) -> str:
         """Write two tables in Markdown: what each learner keeps and costs, and what it promises."""
-        costs = [(f"`{c.name}`", c.memory, c.round, c.levels, "yes" if c.monotone else "no") for c in self]
-        promises = [(f"`{c.name}`", c.guarantee, c.assumption, c.reference) for c in self]
-        tables = (
-            _table(("learner", "memory", "work a round", "levels", "monotone"), costs),
-            _table(("learner", "guarantee", "assumption", "reference"), promises),
-        )
+        costs = [("learner", "memory", "work a round", "levels", "monotone"), ("---",) * 5]
+        costs += [(f"`{c.name}`", c.memory, c.round, c.levels, _YES[c.monotone]) for c in self]
+        promises = [("learner", "guarantee", "assumption", "reference"), ("---",) * 4]
+        promises += [(f"`{c.name}`", c.guarantee, c.assumption, c.reference) for c in self]
+        tables = ("\n".join("| " + " | ".join(row) + " |" for row in table) for table in (costs, promises))
         return "\n\n".join(tables) + "\n"
 
     _repr_markdown_ = markdown
 
     def __getitem__(self, key: Any) -> Any:
-        """Take a card by its place or by its name."""
-        if isinstance(key, str):
-            found = [card for card in self if card.name == key]
-            if not found:
-                raise KeyError(f"{key!r}: the learners are {', '.join(card.name for card in self)}")
-            return found[0]
-        return super().__getitem__(key)
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, ("---",) * len(heads), *rows))
+        """Return a card by its place or by its name."""
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        cards = {card.name: card for card in self}
+        if key not in cards:
+            raise KeyError(f"{key!r}: the learners are {', '.join(cards)}")
+        return cards[key]
 
 
 def learners() -> Catalogue:

@@ -1,21 +1,48 @@
-"""A certificate for a run: what the theorems promise, beside what happened."""
+"""
+Certificates for runs: what the theorems promise, beside what happened.
+
+:func:`certify` asks for five checks of each sequence, or of each group of it, and tabulates them; the checks follow,
+and last the counts of independent events that the check of coverage needs.
+"""
 
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy import special
 
-from dpconformal.compositions import Hierarchical
-from dpconformal.metrics.arrays import batch_axes, checked_run
-from dpconformal.metrics.summary import as_written
-from dpconformal.replay import Replay
+from dpconformal import metrics
+from dpconformal.beliefs import Quantized
+from dpconformal.compositions import Head, Hierarchical
+from dpconformal.compositions.tree import nodes_of
+from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run
+from dpconformal.metrics.coverage import find_crossings
+from dpconformal.metrics.loss import regret_curve
+from dpconformal.metrics.summary import as_written, groups_of
+from dpconformal.priors import Prior
 from dpconformal.rounds import round_counts
-from dpconformal.runs import not_at_once
-from dpconformal.theory.checks import Check, checks_of
-from dpconformal.theory.groups import checks_by_group, group_names, groups_of
-from dpconformal.theory.path import sequences
+from dpconformal.runs import Replay, not_at_once
+from dpconformal.theory import moments
+from dpconformal.theory.bounds import rank_bracket
+from dpconformal.theory.ftrl import concentration
+from dpconformal.theory.groups import bounded_groups, group_bound_by_round, group_concentration, group_path
+from dpconformal.theory.path import (
+    Path,
+    Regret,
+    bins_of,
+    discounted_regret,
+    optimality_gap,
+    path_of,
+    regret_and_bound,
+    rounds_to_nearest,
+    sequences,
+    tied_rounds,
+)
 from dpconformal.validation import Scalar, check_scalar, is_traced
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 CHECKS = ("order", "optimality", "regret", "discounted regret", "coverage")
 
@@ -23,7 +50,7 @@ CHECKS = ("order", "optimality", "regret", "discounted regret", "coverage")
 @dataclass(frozen=True)
 class Certificate:
     """
-    What :func:`certify` found. Prints as a table.
+    Result of :func:`certify`. Prints as a table.
 
     Attributes
     ----------
@@ -33,7 +60,7 @@ class Certificate:
         0 if it passes. Where levels change by round, or differ between sequences, ``level`` counts them.
     """
 
-    dataset: Any
+    dataset: "xr.Dataset"
 
     @property
     def passed(self) -> bool:
@@ -42,19 +69,18 @@ class Certificate:
 
     @property
     def failures(self) -> list[str]:
-        """What failed and where, a sentence each."""
+        """Failures and where they are, a sentence each."""
         table, found = self.dataset, []
         for index in np.argwhere(table.verdict.values == "FAIL"):
-            here = table.isel(dict(zip(table.verdict.dims, index, strict=True)))
+            place = dict(zip(table.verdict.dims, index, strict=True))
+            here = table.isel(place)
             batch = "".join(
-                f"{dim} {here[dim].item() if dim in table.coords else int(i)}, "
-                for dim, i in zip(table.verdict.dims, index, strict=True)
-                if dim in _batch_axes(table)
+                f"{dim} {here[dim].item() if dim in table.coords else place[dim]}, " for dim in _batch_axes(table)
             )
-            seen, low, high = (float(here[name]) for name in ("seen", "low", "high"))
+            check, (seen, low, high) = here.check.item(), (float(here[name]) for name in ("seen", "low", "high"))
             wrong = f"exceeds {high:.4g}" if seen > high or not low > -np.inf else f"is below {low:.4g}"
-            what = f"{batch}{here.check.item()}, level {_level(here)}"
-            found.append(f"{what}: {seen:.4g} {wrong}{_since(here.check.item(), int(here['round']))}")
+            since = _since(check, int(here["round"]))
+            found.append(f"{batch}{check}, level {_level(here)}: {seen:.4g} {wrong}{since}")
         return found
 
     def __repr__(self) -> str:
@@ -83,45 +109,40 @@ class Certificate:
 _HEAD = ("check", "level", "seen", "allowed", "verdict")
 
 
-def _batch_axes(table: Any) -> list[str]:
+def _batch_axes(table: "xr.Dataset") -> list[Any]:
     return [dim for dim in table.verdict.dims if dim not in ("check", "level")]
 
 
-def _rows(table: Any, check: str) -> list[tuple[str, ...]]:
+def _rows(table: "xr.Dataset", check: str) -> list[tuple[str, ...]]:
+    """Write the lines of a check, one a level."""
     rows: list[tuple[str, ...]] = []
     for i in range(table.sizes["level"]):
         here = table.sel(check=check).isel(level=i)
         verdicts = here.verdict.values.ravel()
         failed = int((verdicts == "FAIL").sum())
-        # Of a batch the sequence that is closest to its limit, or furthest beyond it.
-        tight = int(np.argmax(_used(here).ravel()))
-        seen, low, high = (float(here[name].values.ravel()[tight]) for name in ("seen", "low", "high"))
+        # Of a batch the sequence that is closest to its limit, or furthest beyond it: most of what is allowed is used.
+        values = [here[name].values.ravel() for name in ("seen", "low", "high", "round")]
+        least = np.where(np.isfinite(values[1]), values[1], 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            used = np.abs(values[0] - (least + values[2]) / 2) / ((values[2] - least) / 2)
+        tight = int(np.argmax(np.nan_to_num(used, nan=0.0) + 10 * (verdicts == "FAIL")))
+        seen, low, high, first = (part[tight] for part in values)
         allowed = f"≤ {high:.4g}" if not low > 0 else f"{low:.4f} … {high:.4f}"
-        first = int(here["round"].values.ravel()[tight])
         verdict = verdicts[0] if verdicts.size == 1 else (f"FAIL in {failed:,}" if failed else "pass")
-        where = _since(check, first) if failed else ""
+        where = _since(check, int(first)) if failed else ""
         rows.append((check if i == 0 else "", _level(here), f"{seen:.4g}", allowed, verdict + where))
     return rows
 
 
-def _level(here: Any) -> str:
+def _level(here: "xr.Dataset") -> str:
     """Write a level; where sequences have levels of their own, its place."""
     own = np.unique(here["levels"].values) if "levels" in here else np.atleast_1d(here.level.values)
     return f"{own[0]:g}" if own.size == 1 and not here.attrs["changing"] else f"#{int(here.level)}"
 
 
 def _since(check: str, first: int) -> str:
-    """Say from when on a check fails; coverage is one number for all rounds."""
+    """Name the round from which a check fails; coverage is one number for all rounds."""
     return "" if check == "coverage" else f" from round {first:,} on"
-
-
-def _used(here: Any) -> Any:
-    """How much of what is allowed was used up: above 1 is too much."""
-    seen, low, high = (np.asarray(here[name].values, float) for name in ("seen", "low", "high"))
-    low = np.where(np.isfinite(low), low, 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        used = np.abs(seen - (low + high) / 2) / ((high - low) / 2)
-    return np.asarray(np.nan_to_num(used, nan=0.0) + 10 * (here.verdict.values == "FAIL"))
 
 
 def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
@@ -172,23 +193,27 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     """
     import xarray as xr
 
-    delta = float(check_scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True))
-    run = _with_fixed_levels(checked_run(run))
+    delta, run = float(check_scalar("delta", delta, 0.0, 1.0, open_low=True, open_high=True)), checked_run(run)
+    if not is_traced(run.levels) and np.ndim(run.levels) == np.ndim(run.thresholds) > 1 and np.size(run.levels):
+        rows: Any = np.reshape(np.asarray(run.levels), (-1, np.shape(run.levels)[-1]))
+        if (rows == rows[0]).all():  # levels that only seem to change are written once
+            run = run._replace(levels=rows[0])
     if run.weights is not None:
         raise ValueError("run.weights: certificates are for scores that count alike; replay without weights")
     shape = np.shape(run.thresholds)
     changing = np.ndim(run.levels) == len(shape)
     axes, lead, coords = batch_axes(run), shape[:-2], dict[str, Any](check=list(CHECKS), level=np.arange(shape[-1]))
     by_group = isinstance(run.learner, Hierarchical) and run.context is not None and not not_at_once(run)
+    groups = groups_of(run.learner.tree, run.context) if by_group else {}
     found: list[list[Check]] = []  # of each sequence, or of each group of each sequence
     for index, whole in sequences(run, observed=False, changing=True):
-        parts = checks_by_group(whole, delta, groups_of(run)) if by_group else [checks_of(whole, delta)]
+        parts = checks_by_group(whole, delta, list(groups)) if by_group else [checks_of(whole, delta)]
         # As the user counts rounds, those without a score among them.
         here = np.arange(shape[-2]) if run.mask is None else np.flatnonzero(~np.asarray(run.mask)[index])
         rounds = np.concatenate([[0], here + 1])
         found += [[check._replace(round=rounds[check.round]) for check in checks] for checks in parts]
     if by_group:
-        coords["group"] = group_names(run)
+        coords["group"] = list(groups.values())
         axes, lead = [*axes, "group"], (*lead, len(coords["group"]))
     stacked = {}
     for name in Check._fields:
@@ -207,9 +232,217 @@ def certify(run: Any, delta: Scalar = 0.01) -> Certificate:
     return Certificate(xr.Dataset(variables, coords, attrs | {"changing": int(changing)}))
 
 
-def _with_fixed_levels(run: Replay) -> Replay:
-    """Write levels that are the same in every round and sequence once, not in each of them."""
-    if is_traced(run.levels) or not np.ndim(run.levels) == np.ndim(run.thresholds) > 1 or not np.size(run.levels):
-        return run
-    rows: Any = np.reshape(np.asarray(run.levels), (-1, np.shape(run.levels)[-1]))
-    return run._replace(levels=rows[0]) if (rows == rows[0]).all() else run
+class Check(NamedTuple):
+    """A check, level by level."""
+
+    seen: np.ndarray  # (A,), what the run did
+    low: np.ndarray  # (A,), what is allowed, rounding included; NaN where nothing is claimed
+    high: np.ndarray  # (A,)
+    round: np.ndarray  # (A,), the first, from 1 at the start of the run, by which the check has failed; 0 if it passes
+    claimed: bool = True  # whether anything is claimed for this learner
+
+
+def checks_of(whole: Replay, delta: float) -> tuple[Check, ...]:
+    """Check order, optimality, regret, discounted regret and coverage of one sequence, masked rounds and all."""
+    run, path = whole.observed(), path_of(whole)
+    order, optimality = order_check(run), optimality_check(run, path)
+    regret = regret_check(run, regret_and_bound(whole, path))
+    discounted = no_claim(run) if not_at_once(whole) else discounted_check(run, path)
+    found = order, optimality, regret, discounted, coverage_check(whole, path, delta)
+    if isinstance(whole.learner, Hierarchical):  # what is proved of groups is not proved of all rounds together
+        return (order, *(no_claim(check.seen) for check in found[1:]))
+    return found
+
+
+def no_claim(seen: np.ndarray | Replay) -> Check:
+    """Return a check that shows what was seen, nothing of a run, and claims nothing."""
+    seen = seen if isinstance(seen, np.ndarray) else np.full(seen.thresholds.shape[-1], np.nan)
+    nothing = np.full(seen.shape, np.nan)
+    return Check(seen, nothing, nothing, np.zeros(seen.shape, int), False)
+
+
+def order_check(run: Replay) -> Check:
+    """Check that no higher level has a smaller threshold: rounds in which a level crosses another."""
+    arrays = arrays_of(run)
+    involved = find_crossings(arrays.thresholds, arrays.levels)[1]
+    nothing = np.zeros(involved.shape[-1])
+    return Check(involved.sum(axis=0).astype(float), nothing, nothing, _first_failure(involved))
+
+
+def _first_failure(failed: np.ndarray) -> np.ndarray:
+    if not failed.shape[0]:
+        return np.zeros(failed.shape[1], int)
+    return np.where(failed.any(axis=0), failed.argmax(axis=0) + 1, 0)
+
+
+def optimality_check(run: Replay, path: Path | None) -> Check:
+    """Check that each threshold minimises the regularised loss of its round (Theorems 1 and 6), up to rounding."""
+    if path is None:
+        return no_claim(run)
+    return gap_check(run, optimality_gap(path, precision(run)), path.learner.prior)
+
+
+def gap_check(run: Replay, gap: np.ndarray, prior: Prior) -> Check:
+    """Hold the gaps between levels and what the thresholds reach, (N, A), to what rounding may do."""
+    allowed = max(1e-9, 256 * precision(run))
+    if np.asarray(run.thresholds).dtype == np.float32 and not getattr(prior, "closed_form", False):
+        # How well the prior's cdf is known in single precision: a beta with large shapes is a hard one.
+        x = np.asarray(prior.quantile(np.linspace(0.01, 0.99, 99, dtype=np.float32)), np.float32)
+        allowed += 4 * float(np.max(np.abs(np.asarray(prior.cdf(x), float) - moments.cdf(prior, x))))
+    gap = np.abs(gap)
+    high = np.full(gap.shape[1], allowed)
+    return Check(gap.max(axis=0, initial=0), np.zeros(gap.shape[1]), high, _first_failure(~(gap <= high)))
+
+
+def precision(run: Replay) -> float:
+    """Return the rounding unit of the thresholds."""
+    dtype = np.asarray(run.thresholds).dtype
+    return float(np.finfo(dtype if np.issubdtype(dtype, np.floating) else float).eps)
+
+
+def regret_check(run: Replay, found: Regret | None, memory: float = np.inf) -> Check:
+    """Hold the regret to its bound, plus the rounding of one threshold a round of memory; without a bound show it."""
+    if found is None:
+        curve = regret_curve(run.thresholds, run.scores, run.levels)[0]
+        return no_claim(curve[-1] if len(curve) else np.zeros(curve.shape[1]))
+    sizes = np.abs(np.concatenate([np.ravel(run.scores), np.ravel(run.thresholds)]).astype(float))
+    scale = float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
+    bound = found.bound + 2 * precision(run) * scale * np.minimum(found.horizons, memory)[:, None]
+    late = ~(found.regret <= bound)
+    where = np.where(late.any(axis=0), found.horizons[late.argmax(axis=0)], 0)
+    # What is shown is the end of the run, or where the bound is exceeded most.
+    excess = np.where(late, np.nan_to_num(found.regret - bound, nan=-1e300), -np.inf)
+    shown = np.where(where > 0, excess.argmax(axis=0), found.horizons.size - 1)
+    columns = np.arange(shown.size)
+    return Check(found.regret[shown, columns], np.full(shown.size, -np.inf), bound[shown, columns], where)
+
+
+def discounted_check(run: Replay, path: Path | None) -> Check:
+    """Check the discounted regret against its bound, at horizons that together see every round (Theorem 6)."""
+    rounds = run.scores.shape[0]
+    if path is None or path.discount == 1 or not rounds or path.levels.ndim == 2:
+        return no_claim(run)
+    memory = max(int(1 / (1 - path.discount)), 1)
+    horizons = np.unique(np.append(np.arange(memory, rounds, memory), rounds))
+    return regret_check(run, discounted_regret(path, horizons), 1 / (1 - path.discount))
+
+
+def coverage_check(whole: Replay, path: Path | None, delta: float) -> Check:
+    """
+    Check the coverage of one sequence; a head is held to what it asks its belief for.
+
+    Without a path the run is held to what Exact guarantees. No claim with a delay or a discount, nor for bins that
+    round to the nearest: scores that count at the centre of their bin may lie above it, unless a head raises the
+    thresholds.
+    """
+    run = whole.observed()
+    promised = path is None or (path.discount == 1 and (path.head is not None or not rounds_to_nearest(run.learner)))
+    if not np.size(run.scores) or not promised or not_at_once(whole):
+        return no_claim(metrics.coverage(run))
+    if path is None:
+        rounds, schedule, asked = np.arange(1.0, run.scores.shape[0] + 1), None, np.asarray(run.levels, float)
+    else:
+        rounds, schedule, asked = path.rounds, path.learner.schedule, path.asked
+    belief = run.learner.learner if isinstance(run.learner, Head) else run.learner
+    bins = bins_of(run) if isinstance(belief, Quantized) else None
+    return coverage_if_iid(run, asked, rounds - 1, np.asarray(concentration(rounds, schedule)), bins, delta)
+
+
+def coverage_if_iid(
+    run: Replay, asked: np.ndarray, count: np.ndarray, weight: np.ndarray, bins: int | None, delta: float
+) -> Check:
+    """
+    Hold a coverage to the band that iid scores leave with probability ``delta`` at most, level by level.
+
+    The belief was asked for levels, (A,) or (T, A), knew a ``count`` of scores in each round, and had a concentration
+    of ``weight``.
+    """
+    # Under exchangeability the ranks of the scores at their arrival are independent. A threshold lies between two order
+    # statistics of known ranks (coverage_bracket), so the number of covered rounds lies between two sums of independent
+    # coins, whose quantiles are the band.
+    thresholds, scores = np.asarray(run.thresholds), np.asarray(run.scores)
+    rounding, seen = 4 * precision(run), metrics.coverage(run)
+    # Ties raise the upper end, by the covered rounds whose score counts at the threshold or above it.
+    ties = tied_rounds(run.learner, bins, scores, thresholds).mean(axis=0)
+    low, high = np.empty((2, seen.size))
+    for i, level in enumerate(np.broadcast_to(asked, thresholds.shape).T):
+        least = rank_bracket(np.maximum(level - rounding, 0), count, weight)[0] / (count + 1)
+        most = rank_bracket(np.minimum(level + rounding, 1), count, weight)[1] / (count + 1)
+        low[i] = lower_count(least, delta / 2) / scores.size
+        high[i] = min(upper_count(most, delta / 2) / scores.size + ties[i], 1)
+    return Check(seen, low, high, np.where((seen >= low) & (seen <= high), 0, scores.size))
+
+
+def checks_by_group(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Check, ...]]:
+    """
+    Check order, optimality, regret, discounted regret and coverage of some groups.
+
+    Nothing is claimed of groups without rounds, nothing of the regret and coverage of groups with groups below them,
+    and nothing of the regret at levels that change by round.
+    """
+    run, path, bounded, learner = whole.observed(), group_path(whole), bounded_groups(whole), whole.learner
+    changing = np.ndim(run.levels) == 2
+    levels = np.asarray(run.levels, float) if changing else as_written(np.asarray(run.levels))
+    gap = np.maximum(np.maximum(levels - path.reached, path.below - levels), 0)
+    gap = np.where(np.isnan(path.reached), np.inf, gap)
+    found: list[tuple[Check, ...]] = []
+    for group in groups:
+        here = np.flatnonzero(path.nodes == group)
+        nothing = no_claim(run)
+        if not here.size:
+            found.append((nothing,) * 5)
+            continue
+        own = run._replace(mask=path.nodes != group).observed()
+        of_regret, of_coverage = None, no_claim(metrics.coverage(own))
+        if group in bounded and not changing:
+            curve = regret_curve(own.thresholds, own.scores, own.levels)[0]
+            of_regret = Regret(np.arange(1, here.size + 1), curve, group_bound_by_round(learner, path, group, levels))
+        if group in bounded and not rounds_to_nearest(learner):
+            # The concentration of the group itself: the bracket asks nothing of the parent's belief.
+            weight = group_concentration(path.weights[here, nodes_of(learner.tree).levels[group]])
+            asked, count = levels[here] if changing else levels, np.arange(here.size)
+            of_coverage = coverage_if_iid(own, asked, count, weight, learner.bins, delta / len(bounded))
+        optimality = gap_check(own, gap[here], learner.prior)
+        checks = order_check(own), optimality, regret_check(own, of_regret), nothing, of_coverage
+        rounds = np.concatenate([[0], here + 1])  # as the run counts them
+        found.append(tuple(check._replace(round=rounds[check.round]) for check in checks))
+    return found
+
+
+EXACT_COUNTS = 2**14  # events up to which the distribution of their count is computed; Chernoff bounds it beyond
+
+
+def upper_count(chances: np.ndarray, tail: float) -> int:
+    """Return the least number that a count of events exceeds with probability ``tail`` at most, or one above it."""
+    rounds = chances.size
+    if rounds <= EXACT_COUNTS:
+        at_least = np.cumsum(_distribution(chances)[::-1])[::-1]  # P(count ≥ k)
+        return int(np.searchsorted(-at_least, -tail - 1e-12)) - 1
+    # P(count ≥ K'(θ)) ≤ exp(K(θ) - θ K'(θ)), K being the logarithm of the moment generating function.
+    inner = chances[(chances > 0) & (chances < 1)]
+    certain = int((chances >= 1).sum())
+    small, large = 0.0, 50.0
+    for _ in range(60):
+        theta = (small + large) / 2
+        tilted = special.expit(theta + special.logit(inner))
+        rate = theta * tilted.sum() - np.log1p(inner * np.expm1(theta)).sum()
+        small, large = (theta, large) if rate < -np.log(tail) else (small, theta)
+    return min(certain + int(np.ceil(tilted.sum())), rounds)
+
+
+def lower_count(chances: np.ndarray, tail: float) -> int:
+    """Return a number that the count of events falls below with probability ``tail`` at most."""
+    return chances.size - upper_count(1 - chances, tail)
+
+
+def _distribution(chances: np.ndarray) -> np.ndarray:
+    """P(count = k): distributions of halves, convolved pairwise by FFT."""
+    rows = np.stack([1 - chances, chances], axis=1)
+    while rows.shape[0] > 1:
+        if rows.shape[0] % 2:
+            rows = np.concatenate([rows, np.eye(1, rows.shape[1])])  # a coin that never shows heads
+        size = 2 * rows.shape[1] - 1
+        points = 1 << (size - 1).bit_length()
+        spectrum = np.fft.rfft(rows, points, axis=1)
+        rows = np.maximum(np.fft.irfft(spectrum[::2] * spectrum[1::2], points, axis=1)[:, :size], 0)
+    return rows[0] if rows.size else np.ones(1)

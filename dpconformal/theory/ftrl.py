@@ -1,10 +1,9 @@
 """
 Theorem 1 and the first half of Theorem 6: the regulariser ψ, its weight h_t, and the threshold that minimises the loss.
 
-No part of the beliefs is used here, and the objective itself is what is minimised, so that agreement means something.
+The objective itself is minimised, and no part of the beliefs is used: that both agree is evidence for the theorems.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -157,11 +156,11 @@ def concentration(t: Numbers, schedule: Any = None) -> Any:
     return (odds(schedule, rounds) * (rounds - 1))[()]
 
 
-def odds(schedule: Schedule, t: Any) -> Any:
-    """Compute λ_t/(1 - λ_t) in float64; round 1, in which the prior has all the weight, has the odds of round 2."""
+def odds(schedule: Schedule, t: Numbers) -> Any:
+    """Compute λ_t/(1 - λ_t) in float64. In round 1 the prior has all the weight; it is given the odds of round 2."""
     t = np.maximum(np.asarray(t, float), 2)
     with jax.enable_x64(True):
-        # Mapped, not broadcast: a user's own schedule may be written for one number.
+        # By vmap, for a user's own schedule may be written for one number.
         weight = np.asarray(jax.vmap(schedule.weight)(jnp.asarray(t.ravel())), float).reshape(t.shape)
     raise_at("schedule", weight, ~((weight > 0) & (weight <= 1)), "a weight must lie in (0, 1]")
     with np.errstate(divide="ignore"):
@@ -174,15 +173,11 @@ def prior_weight(odds: np.ndarray) -> np.ndarray:
     return np.where(whole, 1.0, odds / (1 + np.where(whole, 0.0, odds)))
 
 
-def path_weights(t: Any, schedule: Any, discount: Scalar | None) -> Any:
-    """
-    Compute the weight of the regulariser beside a newest loss of weight 1, after the round.
-
-    Without a discount that is h_t. With one it is β^t z_t = (β λ_t/(1 - λ_t) + β^t)/(1 - β), z_t being the weight in
-    the proof of Theorem 6 and β^t what scales its losses to the present.
-    """
+def path_weights(t: np.ndarray, schedule: Any, discount: Scalar | None) -> Any:
+    """Compute the weight of the regulariser beside a newest loss of weight 1, after the round."""
     if discount is None:
         return np.asarray(concentration(t, schedule))
+    # β^t z_t, where z_t is the weight in the proof of Theorem 6, and β^t scales its losses to the present.
     beta = float(discount)
     schedule = schedules.discounted(beta) if schedule is None else schedules.as_schedule(schedule)
     return (beta * odds(schedule, t) + beta**t) / (1 - beta)
@@ -240,9 +235,6 @@ def ftrl_threshold(
     """
     Minimise the objective of Follow-the-Regularised-Leader: the threshold after these scores, by Theorem 1.
 
-    A ternary search compares the objective at two points until rounding hides their difference; its one-sided slope
-    decides from there.
-
     Parameters
     ----------
     scores : array_like, shape (n,)
@@ -278,19 +270,20 @@ def ftrl_threshold(
 
 def _read_inputs(
     scores: Numbers, level: Scalar, schedule: Any, discount: Scalar | None
-) -> tuple[Any, float, float, Any]:
+) -> tuple[np.ndarray, float, float, np.ndarray]:
     """Read scores and level, and weigh the objective of the coming round: the regulariser, and each past loss."""
     scores = np.asarray(as_numbers("scores", scores), float)
     if scores.ndim != 1:
         raise ValueError(f"scores has shape {scores.shape}: pass one sequence of past scores, shape (n,)")
     raise_at("scores", scores, ~np.isfinite(scores), "a score must be finite")
-    level, count, weight = check_float("level", level, 0.0, 1.0), scores.size, 1.0
+    level, count, beta, weight = check_float("level", level, 0.0, 1.0), scores.size, 1.0, 1.0
     if discount is not None:
-        discount = check_float("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
-    weights = np.ones(count) if discount is None else discount ** np.arange(count - 1, -1, -1.0)
+        beta = check_float("discount", discount, 0.0, 1.0, open_low=True, open_high=True)
     if count:  # with a discount the losses of the objective end with the last round: β^(t - 1) z_t
-        weight = float(path_weights(np.array(count + 1.0), schedule, discount)) / (discount or 1.0)
-    return (scores, level, weight, weights) if np.isfinite(weight) else (scores, level, 1.0, np.zeros(count))
+        weight = float(path_weights(np.array(count + 1.0), schedule, discount)) / beta
+    if not np.isfinite(weight):  # the prior alone
+        return scores, level, 1.0, np.zeros(count)
+    return scores, level, weight, beta ** np.arange(count - 1, -1, -1.0)
 
 
 def _minimise(prior: Prior, scores: np.ndarray, level: float, weight: float, weights: np.ndarray) -> float:
@@ -308,7 +301,18 @@ def _minimise(prior: Prior, scores: np.ndarray, level: float, weight: float, wei
         """One-sided derivative, from the right."""
         return float(weights @ ((scores <= r) - level) + weight * (moments.cdf(prior, np.array(r)) - level))
 
-    low, high = _finite_bracket(scores, slope, low, high)
+    # Cut an infinite support to where the objective already rises away from its minimum.
+    centre = float(np.median(scores)) if scores.size else (low if np.isfinite(low) else min(high, 0.0))
+    reach = 1.0
+    while not np.isfinite(low) and slope(centre - reach) >= 0:
+        reach *= 2
+    low = low if np.isfinite(low) else centre - reach
+    while not np.isfinite(high) and slope(centre + reach) < 0:
+        reach *= 2
+    high = high if np.isfinite(high) else centre + reach
+
+    # A ternary search compares the objective at two points until rounding hides their difference; from there its
+    # one-sided slope decides.
     noise = 1e-10 * (weight + weights.sum()) * (high - low)  # far above the rounding of any closed form
     while True:
         a, b = low + (high - low) / 3, high - (high - low) / 3
@@ -321,21 +325,7 @@ def _minimise(prior: Prior, scores: np.ndarray, level: float, weight: float, wei
     return high if slope(low) < 0 else low
 
 
-def _finite_bracket(
-    scores: np.ndarray, slope: Callable[[float], float], low: float, high: float
-) -> tuple[float, float]:
-    """Cut an infinite support to where the objective already rises away from its minimum."""
-    centre = float(np.median(scores)) if scores.size else (low if np.isfinite(low) else min(high, 0.0))
-    reach = 1.0
-    while not np.isfinite(low) and slope(centre - reach) >= 0:
-        reach *= 2
-    low = low if np.isfinite(low) else centre - reach
-    while not np.isfinite(high) and slope(centre + reach) < 0:
-        reach *= 2
-    return low, (high if np.isfinite(high) else centre + reach)
-
-
-def read_levels(level: Numbers) -> Any:
+def read_levels(level: Numbers) -> np.ndarray:
     """Read confidence levels in float64."""
     level = np.asarray(as_numbers("level", level), float)
     raise_at("level", level, ~((level >= 0) & (level <= 1)), "a confidence level lies in [0, 1]")

@@ -1,31 +1,30 @@
-"""What a hierarchical belief promises each group: its regret on any sequence, its coverage if its scores are iid."""
+"""The regret of each group of a hierarchical belief, bounded by the path of the run through the tree of groups."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from dpconformal.compositions import Hierarchical
 from dpconformal.compositions.hierarchical import path_to
 from dpconformal.compositions.tree import nodes_of
-from dpconformal.metrics import coverage
-from dpconformal.metrics.calibration import read_again
-from dpconformal.metrics.loss import regret_curve
+from dpconformal.learner import State
+from dpconformal.metrics.loss import read_again
 from dpconformal.metrics.summary import as_written, by_group
-from dpconformal.replay import Replay
+from dpconformal.runs import Replay, not_at_once
 from dpconformal.theory import moments
-from dpconformal.theory.checks import Check, coverage_if_iid, gap_check, no_claim, order_check, regret_check
+from dpconformal.theory.bounds import bin_cost, steepest
 from dpconformal.theory.ftrl import strong_convexity
-from dpconformal.theory.path import Regret, rounds_to_nearest, sequences
-from dpconformal.theory.regret import bin_cost, steepest
+from dpconformal.theory.path import sequences
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 class GroupPath(NamedTuple):
-    """What a run was made of in each round, from the root of the tree to the round's group."""
+    """The belief of each round's group, given by the nodes from the root of the tree to the group."""
 
     nodes: np.ndarray  # (T,), the group
     weights: np.ndarray  # (T, depth), λ of each node on the way; 1 beyond the group
@@ -39,12 +38,11 @@ def group_regret_bound(run: Replay) -> "xr.Dataset":
     Bound the regret of every group of a run, whatever the scores.
 
     For the n-th round of a group let λ_n be its weight and h_n = λ_n (n - 1)/(1 - λ_n), κ_n the prior's share of its
-    parent's belief, and v_n a bound on what that belief has moved by its next round, in total variation. On a
-    support of width R, with a prior whose density is μ/R at least and c = max(α, 1 - α), the regret after N rounds
-    is at most cR [1 + h_N + Σ min(1, c/(2 h_n κ_n μ)) + Σ (h_n v_n + (h_n - h_{n+1})⁺)], where the first sum is over n
-    from 2 to N and the second to N - 1; with K bins RN/K more, or RN/(2K)
-    if they round to the nearest. It is O(R√N) if λ_n = 1/√n, the ancestors' weights
-    do not vanish, and the group has a steady share of their rounds.
+    parent's belief, and v_n a bound on what that belief has moved by its next round, in total variation. On a support
+    of width R, with a prior whose density is μ/R at least and c = max(α, 1 - α), the regret after N rounds is at most
+    cR [1 + h_N + Σ min(1, c/(2 h_n κ_n μ)) + Σ (h_n v_n + (h_n - h_{n+1})⁺)], where the first sum is over n from 2 to N
+    and the second to N - 1; with K bins RN/K more, or RN/(2K) if they round to the nearest. It is O(R√N) if
+    λ_n = 1/√n, the ancestors' weights do not vanish, and the group has a steady share of their rounds.
 
     Parameters
     ----------
@@ -80,25 +78,25 @@ def group_regret_bound(run: Replay) -> "xr.Dataset":
     for _, sequence in sequences(run, observed=False):
         path = group_path(sequence)
         for group in groups:
-            curve = bound_by_round(run.learner, path, group, levels)
+            curve = group_bound_by_round(run.learner, path, group, levels)
             ends.append(curve[-1] if len(curve) else np.full(levels.size, np.nan))
     bound = xr.DataArray(np.reshape(ends, found.regret.shape), found.regret.coords, found.regret.dims)
     return xr.Dataset({"regret": found.regret, "bound": bound, "rounds": found.rounds})
 
 
-def bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: np.ndarray) -> np.ndarray:
+def group_bound_by_round(learner: Hierarchical, path: GroupPath, group: int, levels: np.ndarray) -> np.ndarray:
     """Bound the regret of a group at every horizon: the terms of :func:`group_regret_bound`."""
     here, depth = np.flatnonzero(path.nodes == group), int(nodes_of(learner.tree).levels[group])
     low, high = moments.support(learner.prior)
     steep, width, count = steepest(levels), high - low, np.arange(here.size)
-    above, strength = path.weights[here, :depth], _strength(path.weights[here, depth])
+    above, weight = path.weights[here, :depth], group_concentration(path.weights[here, depth])
     with np.errstate(divide="ignore", invalid="ignore"):
-        curved = strength * above.prod(axis=1) * float(strong_convexity(learner.prior)) * width
+        curved = weight * above.prod(axis=1) * float(strong_convexity(learner.prior)) * width
         swings = steep * np.minimum(1, steep / (2 * curved[:, None]))  # in the first round everything
         moved = _movement(above, path.totals[here, :depth])
-        drifts = strength[:-1] * moved + np.maximum(strength[:-1] - strength[1:], 0)
+        drifts = weight[:-1] * moved + np.maximum(weight[:-1] - weight[1:], 0)
         drifts = np.concatenate([np.zeros(min(here.size, 1)), np.where(count[:-1] > 0, drifts, 0.0)])
-        bound = width * (steep * (strength + np.cumsum(drifts))[:, None] + np.cumsum(swings, axis=0))
+        bound = width * (steep * (weight + np.cumsum(drifts))[:, None] + np.cumsum(swings, axis=0))
     if learner.bins is not None:
         bound += bin_cost(width, learner.bins, learner.rounding) * (count + 1)[:, None]
     return np.where(np.isnan(bound), np.inf, bound)  # with a weight of 1 a group never learns
@@ -114,7 +112,7 @@ def _movement(weights: np.ndarray, totals: np.ndarray) -> np.ndarray:
     return np.minimum(moved, 1)
 
 
-def _strength(weights: np.ndarray) -> np.ndarray:
+def group_concentration(weights: np.ndarray) -> np.ndarray:
     """Compute the concentration of a group in each of its rounds, h_n = λ_n (n - 1)/(1 - λ_n), in scores."""
     count = np.arange(weights.size)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -125,74 +123,23 @@ def bounded_groups(run: Replay) -> list[int]:
     """List the groups without groups below them, if the run had a fresh start on a bounded support, and no delay."""
     nodes = nodes_of(run.learner.tree)
     above = set(nodes.paths[np.arange(len(nodes.levels)), np.maximum(nodes.levels - 1, 0)][nodes.levels > 0].tolist())
-    late = run.delay is None or np.any(np.asarray(run.delay))
-    if run.start is not None or late or not np.isfinite(moments.support(run.learner.prior)).all():
+    if run.start is not None or not_at_once(run) or not np.isfinite(moments.support(run.learner.prior)).all():
         return []
     return [group for group in range(nodes.groups) if group not in above]
 
 
-def checks_by_group(whole: Replay, delta: float, groups: list[int]) -> list[tuple[Check, ...]]:
-    """
-    Check order, optimality, regret, discounted regret and coverage of some groups.
-
-    Nothing is claimed of groups without rounds, nothing of the regret and coverage of groups with groups below them,
-    and nothing of the regret at levels that change by round.
-    """
-    run, path, bounded, learner = whole.observed(), group_path(whole), bounded_groups(whole), whole.learner
-    changing = np.ndim(run.levels) == 2
-    levels = np.asarray(run.levels, float) if changing else as_written(np.asarray(run.levels))
-    gap = np.maximum(np.maximum(levels - path.reached, path.below - levels), 0)
-    gap = np.where(np.isnan(path.reached), np.inf, gap)
-    found: list[tuple[Check, ...]] = []
-    for group in groups:
-        here = np.flatnonzero(path.nodes == group)
-        nothing = no_claim(run)
-        if not here.size:
-            found.append((nothing,) * 5)
-            continue
-        rows: Any = [np.asarray(part)[here] for part in (run.thresholds, run.scores)]
-        asked: Any = np.asarray(run.levels)[here] if changing else run.levels
-        own = run._replace(thresholds=rows[0], scores=rows[1], levels=asked, context=None, mask=None)
-        of_regret, of_coverage = None, no_claim(coverage(own))
-        if group in bounded and not changing:
-            curve = regret_curve(own.thresholds, own.scores, own.levels)[0]
-            of_regret = Regret(np.arange(1, here.size + 1), curve, bound_by_round(learner, path, group, levels))
-        if group in bounded and not rounds_to_nearest(learner):
-            # The concentration of the group itself: the bracket asks nothing of the parent's belief.
-            strength = _strength(path.weights[here, nodes_of(learner.tree).levels[group]])
-            asked, count = levels[here] if changing else levels, np.arange(here.size)
-            of_coverage = coverage_if_iid(own, asked, count, strength, learner.bins, delta / len(bounded))
-        optimality = gap_check(own, gap[here], learner.prior)
-        checks = order_check(own), optimality, regret_check(own, of_regret), nothing, of_coverage
-        rounds = np.concatenate([[0], here + 1])  # as the run counts them
-        found.append(tuple(check._replace(round=rounds[check.round]) for check in checks))
-    return found
-
-
-def groups_of(run: Replay) -> list[int]:
-    """List the groups of a run's tree; then -1, if there are rounds of none."""
-    return [*range(nodes_of(run.learner.tree).groups)] + [-1] * bool((np.asarray(run.context) == -1).any())
-
-
-def group_names(run: Replay) -> list[Any]:
-    """Name the groups of a run, or number them."""
-    names = nodes_of(run.learner.tree).names
-    return [(names[group] if group >= 0 else "(none)") if names else group for group in groups_of(run)]
-
-
 def group_path(run: Replay) -> GroupPath:
-    """Go through a run of a hierarchical belief again."""
+    """Go through a run of a hierarchical belief again, to see the belief of each round's group."""
     with jax.enable_x64(np.asarray(run.scores).dtype == np.float64):
         thresholds = jnp.asarray(run.thresholds)
-        found = np.asarray(read_again(run, _trace, thresholds), float)
+        found = np.asarray(read_again(run, _read_group, thresholds), float)
     depth, levels = nodes_of(run.learner.tree).paths.shape[1], thresholds.shape[-1]
     parts = np.split(found, [depth, 2 * depth, 2 * depth + levels], axis=-1)
     nodes = np.asarray(run.context)
     return GroupPath(nodes if run.mask is None else nodes[~np.asarray(run.mask)], *parts)
 
 
-def _trace(learner: Hierarchical, state: Any, score: Any, thresholds: Any, context: Any) -> Any:
-    del score
+# Not inside group_path: a function that is new in each call would be compiled in each call.
+def _read_group(learner: Hierarchical, state: State, _: Array, thresholds: Array, context: Array) -> Array:
     belief, path = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
-    ends = belief.cdf(thresholds), belief.cdf(thresholds, side="left")
-    return jnp.concatenate([path.weights, path.totals, *ends])
+    return jnp.concatenate([path.weights, path.totals, belief.cdf(thresholds), belief.cdf(thresholds, side="left")])

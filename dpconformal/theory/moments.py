@@ -1,4 +1,8 @@
-"""What the theorems need to know of a prior: its cdf, integrals of it, its mean, its least density on a segment."""
+"""
+Functions of a prior that the theorems need, in float64: its cdf, integrals of it, its mean, its least density.
+
+The priors of this package have closed forms; those of others are integrated by quadrature.
+"""
 
 import functools
 from collections.abc import Callable
@@ -18,34 +22,36 @@ from dpconformal.priors import (
     Histogram,
     LogNormal,
     Mixture,
+    Prior,
     TruncatedNormal,
     Uniform,
 )
+from dpconformal.validation import Numbers
 
 
-def support(prior: Any) -> tuple[float, float]:
+def support(prior: Prior) -> tuple[float, float]:
     """Return the ends of a prior's support."""
     check_prior("theory", prior)
     low, high = prior.support
     return float(low), float(high)
 
 
-def cdf(prior: Any, x: Any) -> Any:
+def cdf(prior: Prior, x: Numbers) -> Any:
     """P0(X ≤ x)."""
     return functions_of(prior).cdf(np.asarray(x, float))
 
 
-def cdf_integral(prior: Any, x: Any) -> Any:
+def cdf_integral(prior: Prior, x: Numbers) -> Any:
     """∫ P0(X ≤ u) du over u ≤ x, which is E (x - X)⁺."""
     return functions_of(prior).integral(np.asarray(x, float))
 
 
-def least_density(prior: Any, a: Any, b: Any) -> Any:
+def least_density(prior: Prior, a: Numbers, b: Numbers) -> Any:
     """Return the least density on segments [a, b], or for mixtures and unknown priors a lower bound, or nearly so."""
     return functions_of(prior).least_density(np.asarray(a, float), np.asarray(b, float))
 
 
-def integral_from(prior: Any, start: Any, end: Any) -> Any:
+def integral_from(prior: Prior, start: Numbers, end: Numbers) -> Any:
     """∫ P0(X ≤ u) du from one point to another, also where the whole integral up to a point is infinite."""
     if np.isfinite(support(prior)[0]):
         return cdf_integral(prior, end) - cdf_integral(prior, start)
@@ -58,8 +64,8 @@ def integral_from(prior: Any, start: Any, end: Any) -> Any:
     return np.where(finite, total[1] - total[0], np.inf)
 
 
-def mean(prior: Any) -> float:
-    """Compute the mean of a prior."""
+def mean(prior: Prior) -> float:
+    """Compute the mean of a prior, which may be infinite."""
     low, high = support(prior)
     if np.isfinite(high):
         return high - float(cdf_integral(prior, high))
@@ -70,17 +76,21 @@ def mean(prior: Any) -> float:
     return start + float(tail.sum()) - float(cdf_integral(prior, start))
 
 
-class Functions(NamedTuple):
-    """What the theorems ask of a prior, as functions of points in float64."""
+OfPoints = Callable[[np.ndarray], Any]
+OfSegments = Callable[[np.ndarray, np.ndarray], Any]
 
-    cdf: Callable[[Any], Any]
-    integral: Callable[[Any], Any]  # of the cdf, up to a point
-    least_density: Callable[[Any, Any], Any]  # on a segment
+
+class Functions(NamedTuple):
+    """Functions of a prior, of points in float64."""
+
+    cdf: OfPoints
+    integral: OfPoints  # of the cdf, up to a point
+    least_density: OfSegments
 
 
 @functools.singledispatch
 def functions_of(prior: Any) -> Functions:
-    """Evaluate a prior of unknown make; integrate its cdf by quadrature, and look for its least density on a grid."""
+    """Evaluate a user's own prior; integrate its cdf by quadrature, and look for its least density on a grid."""
     low, high = support(prior)
 
     def cdf_at(x: Any) -> Any:
@@ -108,9 +118,7 @@ def functions_of(prior: Any) -> Functions:
     return Functions(cdf_at, integral_to, least)
 
 
-def _on_interval(
-    prior: Any, cdf: Callable[[Any], Any], integral: Callable[[Any], Any], least: Callable[[Any, Any], Any]
-) -> Functions:
+def _on_interval(prior: Prior, cdf: OfPoints, integral: OfPoints, least: OfSegments) -> Functions:
     """Continue functions on a bounded support to the whole line."""
     low, high = support(prior)
     return Functions(
@@ -125,7 +133,7 @@ def _(prior: Uniform) -> Functions:
     low, high = support(prior)
     width = high - low
     return _on_interval(
-        prior, lambda x: (x - low) / width, lambda x: (x - low) ** 2 / (2 * width), lambda a, b: np.asarray(1 / width)
+        prior, lambda x: (x - low) / width, lambda x: (x - low) ** 2 / (2 * width), lambda a, b: 1 / width
     )
 
 
@@ -161,13 +169,13 @@ def _(prior: TruncatedNormal) -> Functions:
         u, v = (start - loc) / scale, (end - loc) / scale
         return np.where(u > 0, special.ndtr(-u) - special.ndtr(-v), special.ndtr(v) - special.ndtr(u))
 
-    whole = mass(np.asarray(low), np.asarray(high))
+    whole = mass(low, high)
 
     def density(x: Any) -> Any:
         return np.exp(-(((x - loc) / scale) ** 2) / 2) / (scale * np.sqrt(2 * np.pi) * whole)
 
     def cdf_at(x: Any) -> Any:
-        return np.clip(mass(np.asarray(low), x) / whole, 0, 1)
+        return np.clip(mass(low, x) / whole, 0, 1)
 
     def integral_to(x: Any) -> Any:
         if scale > high - low:  # nearly uniform: the two densities differ by little
@@ -203,54 +211,41 @@ def _(prior: Mixture) -> Functions:
     parts = [functions_of(component) for component in prior.components]
 
     def mix(name: str) -> Callable[..., Any]:
-        def total(*points: Any) -> Any:
-            terms = (w * getattr(part, name)(*points) for w, part in zip(prior.weights, parts, strict=True))
-            return functools.reduce(np.add, terms)
-
-        return total
+        return lambda *points: sum(
+            w * getattr(part, name)(*points) for w, part in zip(prior.weights, parts, strict=True)
+        )
 
     return Functions(*(mix(name) for name in Functions._fields))
 
 
-def _falling(
-    scale: float, cdf: Callable[[Any], Any], integral: Callable[[Any], Any], density: Callable[[Any], Any]
-) -> Functions:
-    """Scale functions of z ≥ 0, of a density that falls on [0, ∞), and continue them to the whole line."""
+# On [0, ∞) and with a scale of 1: the cdf, its integral, and the density, which falls.
+_STANDARD: dict[type, tuple[OfPoints, OfPoints, OfPoints]] = {
+    HalfNormal: (
+        lambda z: special.erf(z / np.sqrt(2)),
+        lambda z: z * special.erf(z / np.sqrt(2)) + np.sqrt(2 / np.pi) * np.expm1(-0.5 * z**2),
+        lambda z: np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2),
+    ),
+    Exponential: (lambda z: -np.expm1(-z), lambda z: z + np.expm1(-z), lambda z: np.exp(-z)),
+    HalfCauchy: (
+        lambda z: 2 / np.pi * np.arctan(z),
+        lambda z: 2 / np.pi * (z * np.arctan(z) - 0.5 * np.log1p(z**2)),
+        lambda z: 2 / np.pi / (1 + z**2),
+    ),
+}
 
-    def z(x: Any) -> Any:
+
+@functions_of.register
+def _(prior: HalfNormal | Exponential | HalfCauchy) -> Functions:
+    (cdf, integral, density), scale = _STANDARD[type(prior)], float(prior.scale)
+
+    def z(x: np.ndarray) -> Any:
         return np.maximum(x, 0) / scale
 
-    def integral_to(x: Any) -> Any:
+    def integral_to(x: np.ndarray) -> Any:
         with np.errstate(invalid="ignore"):
             return np.where(np.isinf(z(x)), np.inf, scale * integral(z(x)))
 
     return Functions(lambda x: cdf(z(x)), integral_to, lambda a, b: np.where(a >= 0, density(z(b)) / scale, 0.0))
-
-
-@functions_of.register
-def _(prior: HalfNormal) -> Functions:
-    root = np.sqrt(2 / np.pi)
-    return _falling(
-        float(prior.scale),
-        lambda z: special.erf(z / np.sqrt(2)),
-        lambda z: z * special.erf(z / np.sqrt(2)) + root * np.expm1(-0.5 * z**2),
-        lambda z: root * np.exp(-0.5 * z**2),
-    )
-
-
-@functions_of.register
-def _(prior: Exponential) -> Functions:
-    return _falling(float(prior.scale), lambda z: -np.expm1(-z), lambda z: z + np.expm1(-z), lambda z: np.exp(-z))
-
-
-@functions_of.register
-def _(prior: HalfCauchy) -> Functions:
-    return _falling(
-        float(prior.scale),
-        lambda z: 2 / np.pi * np.arctan(z),
-        lambda z: 2 / np.pi * (z * np.arctan(z) - 0.5 * np.log1p(z**2)),
-        lambda z: 2 / np.pi / (1 + z**2),
-    )
 
 
 @functions_of.register
@@ -273,8 +268,8 @@ def _(prior: LogNormal) -> Functions:
     )
 
 
-def integral(function: Callable[[Any], Any], start: np.ndarray, end: np.ndarray) -> Any:
-    """Integrate by the tanh-sinh rule, which bears singular ends and infinite ones."""
+def integral(function: OfPoints, start: np.ndarray, end: np.ndarray) -> Any:
+    """Integrate over segments by the tanh-sinh rule, which bears singular ends and infinite ones."""
     from scipy import integrate  # slow to import, and needed by few
 
     found = integrate.tanhsinh(function, start, end, atol=1e-13, rtol=1e-12)
@@ -285,11 +280,10 @@ def integral(function: Callable[[Any], Any], start: np.ndarray, end: np.ndarray)
     return np.where(short, function(np.where(short, first, 0.5)) * (last - first), whole) if np.any(short) else whole
 
 
-def landmarks(prior: Any) -> np.ndarray:
+def landmarks(prior: Prior) -> np.ndarray:
     """Find where the mass of a prior lies, which quadrature from end to end of an unbounded support may miss."""
     shares = np.array([1e-9, 1e-4, 0.01, 0.25, 0.5, 0.75, 0.99, 1 - 1e-4, 1 - 1e-9])
-    with jax.enable_x64(True):
-        points = np.asarray(_quantile_of(prior, jnp.asarray(shares)), float)
+    points = _evaluate(_quantile_of, prior, shares)
     return np.unique(points[np.isfinite(points)])
 
 
@@ -299,7 +293,7 @@ _density_of = jax.jit(lambda prior, x: prior.density(x))
 _CHUNK = 512  # points that one compiled program serves, whatever their number
 
 
-def _evaluate(function: Callable[[Any, Any], Any], prior: Any, x: Any) -> Any:
+def _evaluate(function: Callable[[Prior, Any], Any], prior: Prior, x: np.ndarray) -> np.ndarray:
     """Evaluate a prior in float64, a chunk of points at a time."""
     chunks = np.pad(np.ravel(x), (0, -np.size(x) % _CHUNK), constant_values=0.5).reshape(-1, _CHUNK)
     with jax.enable_x64(True):
@@ -307,7 +301,7 @@ def _evaluate(function: Callable[[Any, Any], Any], prior: Any, x: Any) -> Any:
     return np.concatenate([*values, np.zeros(0)])[: np.size(x)].reshape(np.shape(x))
 
 
-def _least_between(edges: Any, values: Any, a: Any, b: Any) -> Any:
+def _least_between(edges: np.ndarray, values: np.ndarray, a: np.ndarray, b: np.ndarray) -> Any:
     """Return the least value of a step function on segments [a, b]; a step that one only touches does not count."""
     last = values.size - 1
     first = np.clip(np.searchsorted(edges, a, side="right") - 1, 0, last)

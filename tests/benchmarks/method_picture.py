@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from method_tables import by_cell, relative
 
-from dpconformal.display.figures import FAINT, INK, OURS, pyplot
+from dpconformal.display import FAINT, INK, OURS, pyplot
 
 _LEAST, _MOST = 1.0, 100.0  # per cent: the ends of the colours
 

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 import dpconformal as dpc
-from dpconformal.checkpoints.journal import Journal
+from dpconformal.checkpoints.container import Journal
 
 
 class Timing(NamedTuple):

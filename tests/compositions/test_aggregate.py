@@ -61,7 +61,7 @@ def crps_of(run, points=4000):
     """Total CRPS of a run, by its own cdf at many points."""
     low, high = dpc.learner.support_of(run.learner)
     x = low + (high - low) * (np.arange(points) + 0.5) / points
-    found = dpc.metrics.calibration.read_again(run, _whole_cdf, jnp.asarray(x))
+    found = dpc.metrics.loss.read_again(run, _whole_cdf, jnp.asarray(x))
     return (high - low) * np.mean((np.asarray(found) - (np.asarray(run.scores)[:, None] <= x)) ** 2, axis=1).sum()
 
 
@@ -127,7 +127,7 @@ def test_fixed_share_follows_a_switch():
     hit = scores[:, None] <= grid
 
     def by_round(one):
-        found = dpc.metrics.calibration.read_again(dpc.replay(one, scores, [0.5]), _whole_cdf, jnp.asarray(grid))
+        found = dpc.metrics.loss.read_again(dpc.replay(one, scores, [0.5]), _whole_cdf, jnp.asarray(grid))
         return np.mean((np.asarray(found) - hit) ** 2, axis=1)
 
     mine, first, second = by_round(run.learner), by_round(parts[0]), by_round(parts[1])

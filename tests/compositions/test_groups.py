@@ -458,7 +458,7 @@ def test_bins_add_one_bin_a_round_to_the_bound_of_a_group():
     learner, levels = dpc.Hierarchical(4, bins=16), np.array([0.5, 0.9])
     path = group_bounds.group_path(dpc.replay(learner, scores, levels, context=groups))
     bare = dataclasses.replace(learner, bins=None)
-    more = [group_bounds.bound_by_round(belief, path, 0, levels) for belief in (learner, bare)]
+    more = [group_bounds.group_bound_by_round(belief, path, 0, levels) for belief in (learner, bare)]
     np.testing.assert_allclose(more[0] - more[1], np.arange(1, 28)[:, None] / 16 + np.zeros(2))
 
 

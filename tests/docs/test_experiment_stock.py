@@ -193,9 +193,9 @@ def test_scores_are_cached_and_damaged_caches_recomputed(tmp_path, monkeypatch):
         garch_scores(prices + 1, progress=False, cache=tmp_path / "new")
     monkeypatch.undo()
     whole = file.read_bytes()
-    damaged = [first.astype(np.float32), first[:-1], first[None], first + 1, np.where(first > 0, np.nan, first)]
-    objects = np.array([None] * 14)
-    for content in (b"", whole[:-8], whole[10:], b"PK\x03\x04", *map(_saved, [*damaged, objects])):
+    flipped = bytearray(whole)
+    flipped[-60] ^= 1
+    for content in (b"", whole[:-8], whole[10:], b"PK\x03\x04", bytes(flipped), _saved(first)):
         file.write_bytes(content)
         np.testing.assert_array_equal(garch_scores(prices, progress=False, cache=tmp_path / "new"), first)
         assert file.read_bytes() == whole
@@ -211,7 +211,7 @@ def _saved(array):
 def test_default_cache_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     garch_scores(_prices(12), progress=False)
-    assert len(list((tmp_path / "dpconformal" / "garch").glob("*.npy"))) == 1
+    assert len(list((tmp_path / "dpconformal" / "garch").glob("*.dpc"))) == 1
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert garch._cache_file(None, _prices(12), ()).parent == tmp_path / "home" / ".cache" / "dpconformal" / "garch"

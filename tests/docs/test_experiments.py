@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import dpconformal as dpc
 from dpconformal import cli, experiments
-from dpconformal.experiments.runs import track
+from dpconformal.display import track
 
 mpl.use("Agg")
 

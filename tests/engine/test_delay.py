@@ -16,7 +16,7 @@ import dpconformal as dpc
 from dpconformal import theory
 from dpconformal.engine.feedback import feedback_stream, pending_feedback
 from dpconformal.rounds import Rounds
-from dpconformal.theory.regret import late_losses
+from dpconformal.theory.bounds import late_losses
 
 T = 30
 LEVELS = cases.LEVELS
@@ -577,8 +577,7 @@ def test_predictions_of_every_kind_at_many_delays():
 
 
 def test_pages_show_what_was_replayed_late():
-    from dpconformal.report.curves import blocks_of, curves_of
-    from dpconformal.report.series import losses_of
+    from dpconformal.report.series import blocks_of, curves_of, losses_of
 
     run = dpc.replay(dpc.Exact(), HOLED[0], [0.5], mask=MASK[0], delay=3)
     count = int((~MASK[0]).sum())
@@ -597,10 +596,10 @@ def test_the_command_takes_a_delay(tmp_path, monkeypatch):
     import pandas as pd
     from typer.testing import CliRunner
 
-    from dpconformal.cli import work_units
+    from dpconformal.cli import jobs
     from dpconformal.cli.main import app
 
-    monkeypatch.setattr(work_units, "ROUNDS", 7)  # so that scores are on their way from pass to pass
+    monkeypatch.setattr(jobs, "ROUNDS", 7)  # so that scores are on their way from pass to pass
     np.save(tmp_path / "scores.npy", SCORES[0])
     options = ["--learner", "quantized", "--bins", "8", "--delay", "3", "--levels", "0.5,0.9", "--format", "csv"]
     done = CliRunner().invoke(app, ["replay", str(tmp_path / "scores.npy"), *options, "--out", str(tmp_path / "out")])

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpconformal.files import arrays as array_files
-from dpconformal.files import csv as csv_files
-from dpconformal.files import open_scores, read_scores, several, staging_folder
-from dpconformal.files.csv import Text
+from dpconformal.files import formats, open_scores, read_scores, staging_folder
+from dpconformal.files import source as source_files
+from dpconformal.files.formats import Text
 
 
 def within(low, high):
@@ -172,8 +171,8 @@ def test_several_series_without_a_batch_are_refused(name, rows, monkeypatch, tmp
     columns, message = SEVERAL[name]
     text = rows_of(**columns)
     if rows:
-        monkeypatch.setattr(csv_files, "BYTES", 60)
-        monkeypatch.setattr(array_files, "BATCH_ROWS", rows)
+        monkeypatch.setattr(formats, "BYTES", 60)
+        monkeypatch.setattr(formats, "BATCH_ROWS", rows)
     with pytest.raises(ValueError, match=re.escape(message)):
         from_text(text, lone=True)
     table = pa.csv.read_csv(io.BytesIO(text.encode()))
@@ -188,15 +187,15 @@ def test_several_series_without_a_batch_are_refused(name, rows, monkeypatch, tmp
 def test_one_series_is_read_as_one(name, rows, monkeypatch, tmp_path):
     text = rows_of(**ONE[name])
     if rows:
-        monkeypatch.setattr(csv_files, "BYTES", 60)
-        monkeypatch.setattr(array_files, "BATCH_ROWS", rows)
+        monkeypatch.setattr(formats, "BYTES", 60)
+        monkeypatch.setattr(formats, "BATCH_ROWS", rows)
     assert len(from_text(text, lone=True).scores[0]) == 12
     pq.write_table(pa.csv.read_csv(io.BytesIO(text.encode())), tmp_path / "a.parquet")
     assert len(read_scores(tmp_path / "a.parquet", lone=True).scores[0]) == 12
 
 
 def test_more_series_than_are_remembered(monkeypatch):
-    monkeypatch.setattr(several, "MOST", 2)
+    monkeypatch.setattr(source_files, "MOST", 2)
     with pytest.raises(ValueError, match=r"column 'store': its values come in blocks"):
         from_text(rows_of(store=[k // 2 for k in range(12)]), lone=True)
     assert len(from_text(rows_of(store=[0, 1, 2, 3, 4, 5] * 2), lone=True).scores[0]) == 12
@@ -382,7 +381,7 @@ def test_long_fields(monkeypatch):
     ):
         from_text("\n" + "a" * 3_000_000 + "\n0.5\n")
     long = "z" * 200_000
-    monkeypatch.setattr(csv_files, "BYTES", 2**16)
+    monkeypatch.setattr(formats, "BYTES", 2**16)
     found = from_text(f'note,score\n"{long}",0.25\n"{long}\n",0.5\n', column="score")
     np.testing.assert_array_equal(found.scores[0], [0.25, 0.5])
     with pytest.raises(ValueError, match="line 4, column 'score': 'x' is not a number"):
@@ -417,9 +416,8 @@ def test_the_limit_of_fields_is_given_back_in_any_order():
     ],
 )
 def test_lines_that_do_not_end(text, complaint, monkeypatch):
-    monkeypatch.setattr(csv_files, "BYTES", 16)
-    for module in (csv_files,):
-        monkeypatch.setattr(module, "LONGEST_LINE", 64)
+    monkeypatch.setattr(formats, "BYTES", 16)
+    monkeypatch.setattr(formats, "LONGEST_LINE", 64)
     with pytest.raises(ValueError, match=f"standard input.*{complaint}"):
         from_text(text, column="score" if "score" in text else None)
 
@@ -428,5 +426,5 @@ def test_lines_that_do_not_end(text, complaint, monkeypatch):
 # file into its quotes.
 def test_letters_are_no_ends_of_lines(monkeypatch):
     rows = 'Å"x,0.25,"two\nlines"\n' * 8
-    monkeypatch.setattr(csv_files, "BYTES", 16)
+    monkeypatch.setattr(formats, "BYTES", 16)
     assert from_text(f"note,score,text\n{rows}", column="score").scores[0].tolist() == [0.25] * 8

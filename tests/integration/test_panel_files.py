@@ -169,6 +169,7 @@ def test_arrays_on_disk(suffix, chunked, tmp_path):
     scores.to_zarr(file, zarr_format=2) if suffix == ".zarr" else scores.to_netcdf(file, engine="h5netcdf")
     opened = dpc.panel.open_panel(file, time="round", score="residual")
     assert opened.chunks is not None
+    xr.testing.assert_equal(dpc.panel.open_panel(file, score="residual"), opened)  # its times are called round
     given = opened if chunked else scores
     panel = dpc.replay_panel(given, dpc.Exact(), [0.5, 0.9], dim="round", mask=given.isnull())
     dpc.panel.save_panel(panel, tmp_path / f"out/panel{suffix}")

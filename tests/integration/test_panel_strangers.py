@@ -329,7 +329,7 @@ def test_damage_to_unfinished_work_is_refused(run, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_finish", interrupted)
+    monkeypatch.setattr(command, "_move_result", interrupted)
     assert run("a.zarr", "--levels", "0.5")[0] == 130
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)

@@ -14,8 +14,17 @@ import dpconformal as dpc
 from dpconformal.diagnostics.coverage import window_band
 from dpconformal.report import page, report, series
 from dpconformal.report import series as losses
-from dpconformal.report.curves import blocks_of, counts_in
-from dpconformal.report.series import INFINITY, LAST, MINUS_INFINITY, NOTHING, as_plain, pack_counts, pack_rows
+from dpconformal.report.series import (
+    INFINITY,
+    LAST,
+    MINUS_INFINITY,
+    NOTHING,
+    as_plain,
+    blocks_of,
+    counts_in,
+    pack_counts,
+    pack_rows,
+)
 
 ROUNDS, LEVELS = 500, [0.5, 0.9, 0.9555]
 SOME = [0.0, 0.1, 0.5, 0.777, 0.9, 0.9555, 1.0]

@@ -17,13 +17,10 @@ import pytest
 from commands import run_command
 
 import dpconformal as dpc
-from dpconformal.checkpoints.journal import Journal
-from dpconformal.cli import resumable_job, work_units
-from dpconformal.cli.work_units import order_statistics, tally
-from dpconformal.files import Recorded, copy_to_disk, open_scores
-from dpconformal.files import arrays as array_files
-from dpconformal.files import arrays as parquet_files
-from dpconformal.files import csv as text_files
+from dpconformal.checkpoints.container import Journal
+from dpconformal.cli import jobs
+from dpconformal.cli.jobs import order_statistics, tally
+from dpconformal.files import Recorded, copy_to_disk, formats, open_scores
 
 SCORES = np.random.default_rng(4).beta(2, 5, 400).round(4)
 
@@ -33,10 +30,10 @@ def run(monkeypatch, capsys, tmp_path):
     """Run a command in an empty folder, in many small passes: its code, what it printed, what it complained of."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(work_units, "ROUNDS", 64)
-    monkeypatch.setattr(work_units, "PARTS", 2)
-    monkeypatch.setattr(work_units, "_EVERY", 0.0)
-    monkeypatch.setattr(text_files, "BYTES", 300)
+    monkeypatch.setattr(jobs, "ROUNDS", 64)
+    monkeypatch.setattr(jobs, "PARTS", 2)
+    monkeypatch.setattr(jobs, "_EVERY", 0.0)
+    monkeypatch.setattr(formats, "BYTES", 300)
     pd.DataFrame({"score": SCORES}).to_csv("scores.csv", index=False)
     return partial(run_command, monkeypatch, capsys)
 
@@ -53,7 +50,7 @@ def contents(folder):
 
 def interrupted_after(monkeypatch, count, error=KeyboardInterrupt):
     """Let something happen after some passes."""
-    real, left = work_units.replay_batch, [count]
+    real, left = jobs.replay_batch, [count]
 
     def replay(*given, **named):
         if not left[0]:
@@ -61,7 +58,7 @@ def interrupted_after(monkeypatch, count, error=KeyboardInterrupt):
         left[0] -= 1
         return real(*given, **named)
 
-    monkeypatch.setattr(work_units, "replay_batch", replay)
+    monkeypatch.setattr(jobs, "replay_batch", replay)
 
 
 LEARNERS = ["exact", "quantized:discount=0.9", "discounted-erm", "aci", "mvp"]
@@ -80,11 +77,11 @@ def test_replay_goes_on_to_the_same_bytes(run, monkeypatch, tmp_path, learner):
         assert again in err.replace("\n", " ")
         assert err.rstrip().endswith("--resume")
         assert [path.name for path in (tmp_path / "cut").iterdir()] == [".unfinished"]
-    done, real = [], work_units.replay_batch
-    monkeypatch.setattr(work_units, "replay_batch", lambda *given, **named: done.append(given) or real(*given, **named))
+    done, real = [], jobs.replay_batch
+    monkeypatch.setattr(jobs, "replay_batch", lambda *given, **named: done.append(given) or real(*given, **named))
     assert run(*words, "--out", "cut", "--resume")[0] == 0
     recorded = Recorded("", [""], SCORES, np.array([SCORES.size]))
-    assert len(done) == len(work_units.plan(done[0][0], recorded, 4)) - 1 > 0
+    assert len(done) == len(jobs.plan(done[0][0], recorded, 4)) - 1 > 0
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
@@ -99,7 +96,7 @@ def test_many_series_go_on_too(run, monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     names = rng.choice(["north", "south", "east"], SCORES.size, p=[0.6, 0.3, 0.1])
     pd.DataFrame({"store": names, "score": SCORES}).to_csv("stores.csv", index=False)
-    monkeypatch.setattr(work_units, "NUMBERS", 600)
+    monkeypatch.setattr(jobs, "NUMBERS", 600)
     words = ("replay", "stores.csv", "--batch", "store", "--learner", "quantized", "--levels", "0.5", "--format", "csv")
     assert run(*words, "--out", "whole")[0] == 0
     with monkeypatch.context() as patch:
@@ -273,9 +270,9 @@ def test_files_read_in_blocks_are_read_the_same(size, monkeypatch, tmp_path):
     frame.to_csv(tmp_path / "a.csv", index=False)
     frame.to_parquet(tmp_path / "a.parquet", row_group_size=10)
     np.save(tmp_path / "a.npy", frame["score"].to_numpy().reshape(1, -1).repeat(3, 0))
-    monkeypatch.setattr(text_files, "BYTES", size)
-    monkeypatch.setattr(parquet_files, "BATCH_ROWS", size)
-    monkeypatch.setattr(array_files, "ROWS", size)
+    monkeypatch.setattr(formats, "BYTES", size)
+    monkeypatch.setattr(formats, "BATCH_ROWS", size)
+    monkeypatch.setattr(formats, "ROWS", size)
     want = {name: frame["score"][names == name].to_numpy() for name in dict.fromkeys(names)}
     for number, file in enumerate(("a.csv", "a.parquet")):
         (tmp_path / str(number)).mkdir()
@@ -299,7 +296,7 @@ def test_files_read_in_blocks_are_read_the_same(size, monkeypatch, tmp_path):
 def test_reading_goes_on_where_it_was(monkeypatch, tmp_path):
     module = sys.modules["dpconformal.files.reading"]
     pd.DataFrame({"score": SCORES}).to_csv(tmp_path / "scores.csv", index=False)
-    monkeypatch.setattr(text_files, "BYTES", 300)
+    monkeypatch.setattr(formats, "BYTES", 300)
     monkeypatch.setattr(module, "_EVERY", 0.0)
     source = open_scores(tmp_path / "scores.csv")
     seen = []
@@ -326,7 +323,7 @@ def test_a_note_without_its_file_is_not_believed(monkeypatch, tmp_path):
 
 
 def test_tallies_are_the_metrics(monkeypatch):
-    monkeypatch.setattr(work_units, "BLOCK", 5)
+    monkeypatch.setattr(jobs, "BLOCK", 5)
     monkeypatch.setattr(sys.modules["dpconformal.metrics.summary"], "BLOCK", 37)
     scores, levels = SCORES.round(1), [0.9, 0.1, 0.5, 0.5]
     for learner in (dpc.Exact(), dpc.OGD([0.1, 0.5, 0.9]), dpc.SplitConformal()):
@@ -338,7 +335,7 @@ def test_tallies_are_the_metrics(monkeypatch):
 
 
 def test_order_statistics_digit_by_digit(monkeypatch):
-    monkeypatch.setattr(work_units, "BLOCK", 11)
+    monkeypatch.setattr(jobs, "BLOCK", 11)
     values = np.concatenate(
         [np.random.default_rng(0).standard_normal(300), [0.0, -0.0, 5e-324, -np.inf, np.inf, 1e308]]
     )
@@ -435,7 +432,7 @@ def test_the_job_is_told_apart_from_another_version(run, monkeypatch, tmp_path):
     code, _, err = run("replay", "scores.csv", "--learner", "quantized", "--resume")
     assert code == 2
     assert "the unfinished run has jax = 0.0" in err.replace("\n", " ")
-    assert resumable_job.resume_command().startswith("dpconformal replay")
+    assert jobs.resume_command().startswith("dpconformal replay")
 
 
 def test_passes_cover_every_round_once():
@@ -445,7 +442,7 @@ def test_passes_cover_every_round_once():
         recorded = Recorded("", [str(k) for k in range(count)], rng.random(sum(lengths)), np.array(lengths))
         for learner in (dpc.ERM(), dpc.Quantized(8)):
             rows = np.zeros(recorded.total, int)
-            for found, _ in work_units.replay_passes(learner, recorded, [0.5], work_units.plan(learner, recorded, 1)):
+            for found, _ in jobs.replay_passes(learner, recorded, [0.5], jobs.plan(learner, recorded, 1)):
                 for row, some in found:
                     rows[row : row + len(some)] += 1
             assert (rows == 1).all()

@@ -12,8 +12,7 @@ import pytest
 from commands import run_command
 
 import dpconformal as dpc
-from dpconformal.display import visible
-from dpconformal.display.figures import LONGEST, as_label
+from dpconformal.display import LONGEST, as_label, visible
 from dpconformal.display.terminal import Terminal, table
 
 mpl.use("Agg")

@@ -11,9 +11,8 @@ import pytest
 from commands import run_command
 
 from dpconformal.checkpoints import container as atomic
-from dpconformal.checkpoints.container import write_whole
-from dpconformal.checkpoints.journal import Journal
-from dpconformal.cli import work_units
+from dpconformal.checkpoints.container import Journal, write_whole
+from dpconformal.cli import jobs
 from dpconformal.files.working_folder import WorkingFolder
 
 REPLAY = ("replay", "scores.csv", "--learner", "quantized", "--no-report", "--no-certificate", "--levels", "0.5")
@@ -50,14 +49,14 @@ def precious(tmp_path):
 
 def interrupted(run, monkeypatch):
     """Leave unfinished work behind, and return its folder."""
-    real = work_units.replay_batch
+    real = jobs.replay_batch
 
     def stop(*given, **named):
         real(*given, **named)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(work_units, "replay_batch", stop)
+        patch.setattr(jobs, "replay_batch", stop)
         assert run(*REPLAY)[0] == 130
     (work,) = Path("results/replay/.unfinished").glob("work-*")
     return work

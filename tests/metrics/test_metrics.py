@@ -338,6 +338,32 @@ def test_float32_runs_are_summed_in_float64():
     np.testing.assert_allclose(final, metrics.regret(run), atol=1e-7)
 
 
+def test_totals_of_the_generic_scan_lose_nothing_in_float32():
+    """Finds a plain sum in the place of the compensated one, and what it lost added with the wrong sign or never."""
+    learner = dpc.Quantized(4, schedule=dpc.schedules.Constant(1.0))  # the prior's quantiles, whatever the scores
+    scores, levels = np.zeros(3000, np.float32), np.array([0.1, 0.7], np.float32)
+    total = dpc.replay(learner, scores, levels, keep="summary", method="scan")
+    thresholds = np.asarray(dpc.replay(learner, scores[:1], levels).thresholds[0], float)
+    np.testing.assert_allclose(total.total_threshold, 3000 * thresholds, rtol=1e-9)
+    np.testing.assert_allclose(total.total_loss, 3000 * (1 - levels.astype(float)) * thresholds, rtol=2e-7)
+    # Added up one by one the same numbers are off by far more.
+    plain = np.cumsum(np.full(3000, np.float32(thresholds[0])), dtype=np.float32)[-1]
+    assert abs(plain / (3000 * thresholds[0]) - 1) > 1e-6
+
+
+def test_means_and_shares_do_not_overflow_where_sums_do():
+    """Finds a mean threshold that is an infinite sum over T, and a coverage that asks for the sum of the losses."""
+    most = np.finfo(float).max
+    run = dpc.Replay(np.full((8, 1), most), None, np.full(8, most), np.array([0.5]))
+    table = metrics.summary(run)
+    np.testing.assert_allclose([table.mean_threshold.item(), table.loss.item()], [most, 0.0])
+    np.testing.assert_allclose(metrics.by_group(run, np.arange(8) % 2).threshold, most)
+    far = run._replace(thresholds=run.thresholds / 2, scores=np.zeros(8))
+    assert metrics.coverage(far) == metrics.coverage_error(far) * 2 == 1
+    with pytest.raises(ValueError, match="losses that add up to more than float64 holds"):
+        metrics.regret(far)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -8,6 +8,7 @@ import pytest
 from cases import PRIORS, covering
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import truncnorm
 
 import dpconformal as dpc
 from dpconformal import priors
@@ -93,6 +94,31 @@ def test_monotone_to_the_last_bit(name):
     x = np.linspace(low - 1, high + 1, N)
     x[[0, 1, -2, -1]] = [low - 1, low, high, high + 1]
     np.testing.assert_array_equal(prior.cdf(x)[np.array([0, 1, -2, -1])], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_thresholds_of_neighbouring_levels_are_in_order_for_a_prior_without_closed_form(dtype):
+    """Finds a replay that orders quantiles only within the chunks of levels that it solves for at a time."""
+    levels = dtype(0.4) + np.arange(-40, 40).astype(dtype) * np.spacing(dtype(0.4))
+    order = np.random.default_rng(0).permutation(80)  # so that neighbours are solved for in different chunks
+    scores = np.random.default_rng(0).beta(2, 5, 20).astype(dtype)
+    run = dpc.replay(dpc.Exact(priors.Beta(2, 5)), scores, levels[order])
+    assert run.thresholds.dtype == dtype
+    assert (np.diff(np.asarray(run.thresholds)[:, np.argsort(order)]) >= 0).all()
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_far_tail_of_a_truncated_normal_keeps_its_digits_in_float32(side):
+    """Finds a mass that is a difference of two numbers near 1: it is 0 nine and a half scales away."""
+    prior = priors.TruncatedNormal(0.5 + 1.45 * side, 0.1)  # 9.5 scales beyond an end of [0, 1]
+    twin = truncnorm((0 - prior.loc) / 0.1, (1 - prior.loc) / 0.1, prior.loc, 0.1)
+    near = np.array([0.002, 0.005, 0.01, 0.03, 0.1])
+    x = (near if side < 0 else 1 - near).astype(np.float32)
+    p = prior.cdf(x)
+    assert p.dtype == np.float32
+    np.testing.assert_allclose(p, twin.cdf(x), rtol=1e-3)
+    np.testing.assert_allclose(prior.density(x), twin.pdf(x), rtol=1e-3)
+    np.testing.assert_allclose(prior.quantile(np.float32(0.5)), twin.median(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ALL)

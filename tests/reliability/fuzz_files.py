@@ -22,11 +22,10 @@ from rich.markup import escape
 
 import dpconformal as dpc
 from dpconformal.checkpoints.container import pack, unpack
-from dpconformal.display.figures import as_label
+from dpconformal.display import as_label
 from dpconformal.display.terminal import Terminal, table
-from dpconformal.files import csv as tables
-from dpconformal.files import open_scores
-from dpconformal.files.csv import Text
+from dpconformal.files import formats, open_scores
+from dpconformal.files.formats import Text
 from dpconformal.files.reading import collect
 
 from .mutations import mutate
@@ -65,16 +64,16 @@ def fuzz_csv(rng):
     column, batch = rng.choice(CSV[seed])
     data = mutate(rng, [seed])
     text = Text("fuzz", lambda: io.BytesIO(data))
-    whole = collect(tables.text_source(text, column, batch))
-    before, tables.BYTES = tables.BYTES, rng.choice((1, 5, 16, 64))
+    whole = collect(formats.text_source(text, column, batch))
+    before, formats.BYTES = formats.BYTES, rng.choice((1, 5, 16, 64))
     try:
-        cut = collect(tables.text_source(text, column, batch))
+        cut = collect(formats.text_source(text, column, batch))
     finally:
-        tables.BYTES = before
+        formats.BYTES = before
     assert whole.names == cut.names, data
     assert all(map(np.array_equal, whole.scores, cut.scores)), data
     names = text.names()
-    source = tables.text_source(text, column, batch)
+    source = formats.text_source(text, column, batch)
     place = names.index(source.column.removeprefix("column ")[1:-1])
     lines = io.StringIO(data.decode("utf-8-sig", "replace"), newline="")
     rows = [row for row in csv.reader(lines, delimiter=text.separator) if row]
@@ -162,7 +161,7 @@ def fuzz_names(rng):
     try:
         if rng.random() < 0.5:
             data = f'{column},score\n"{series}",0.5\n'.encode("utf-8", "surrogatepass")
-            found = collect(tables.text_source(Text(series, lambda: io.BytesIO(data)), "score", column.strip()))
+            found = collect(formats.text_source(Text(series, lambda: io.BytesIO(data)), "score", column.strip()))
             names = found.names
             assert names == [next(csv.reader(io.StringIO(f'"{series}"', newline="")))[0]], data
         else:

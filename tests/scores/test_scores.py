@@ -418,6 +418,21 @@ def test_probabilities_that_sum_to_nearly_one_are_divided_by_their_sum():
     np.testing.assert_allclose(scores.APS().label_scores(rough), [[0.5 / 0.9996, 0.9995 / 0.9996, 1.0]])
 
 
+@pytest.mark.parametrize("score", [scores.APS(), scores.RAPS()])
+def test_probabilities_may_sum_to_within_a_thousandth_of_one(score):
+    """Finds another tolerance: a looser one takes what are no probabilities, a tighter one refuses rounded ones."""
+    for total in (0.9991, 1.0009):
+        score(np.array([[0.6, 0.4]]) * total, [0])
+    for total in (0.9989, 1.0011):
+        with pytest.raises(ValueError, match=r"sum\(axis=-1\)\[0\] = .*probabilities sum to 1; divide by it"):
+            score(np.array([[0.6, 0.4]]) * total, [0])
+
+
+def test_infinite_thresholds_in_float32_are_their_own_limits():
+    """Finds warnings about infinity minus infinity: level 1 has an infinite threshold on an unbounded support."""
+    np.testing.assert_array_equal(widest(np.array([np.inf, -np.inf], np.float32)), [np.inf, -np.inf])
+
+
 def test_covariances_of_jax_are_checked_too_and_a_traced_half_label_has_no_score():
     with pytest.raises(ValueError, match="a covariance is symmetric"):
         scores.Ellipsoid()((jnp.zeros((1, 2)), jnp.array([[[1.0, 0.9], [0.0, 1.0]]])), jnp.ones((1, 2)))

@@ -14,9 +14,9 @@ from cases import BELIEFS, PRIORS, sequences
 
 import dpconformal as dpc
 from dpconformal import theory
-from dpconformal.theory import checks, path
+from dpconformal.theory import certificate, path
+from dpconformal.theory.bounds import bin_cost
 from dpconformal.theory.path import discounted_regret, running_regret
-from dpconformal.theory.regret import bin_cost
 
 LEVELS = np.array([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
 
@@ -113,7 +113,7 @@ def test_bound_and_optimality_hold_on_every_path_and_horizon(name):
     for run in (dpc.replay(learner, every[:, 32:], levels), dpc.replay(learner, every[:, 32:], levels, first.state)):
         for _, one in path.sequences(run):
             here = path.path_of(one)
-            assert np.abs(checks.optimality_gap(here)).max() < 1e-12
+            assert np.abs(path.optimality_gap(here)).max() < 1e-12
             fading = here.discount != 1
             found = discounted_regret(here, np.arange(1, 65)) if fading else running_regret(here)
             assert np.all(found.regret <= found.bound + 1e-12)
@@ -500,7 +500,7 @@ def test_the_band_of_coverage_frequencies_holds_at_its_rate(simulated):
     _, _, _, run = simulated
     outside = []
     for _, one in path.sequences(run._replace(thresholds=run.thresholds[:500], scores=run.scores[:500])):
-        outside.append(checks.coverage_check(one, path.path_of(one), 0.1).round > 0)
+        outside.append(certificate.coverage_check(one, path.path_of(one), 0.1).round > 0)
     assert np.all(np.mean(outside, axis=0) <= 0.1 + 3 * np.sqrt(0.09 / 500))
     rising = np.linspace(0, 1, 2000)
     assert not theory.certify(dpc.replay(dpc.Exact(), rising, [0.5, 0.9])).passed

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import dpconformal as dpc
 from dpconformal import theory
 from dpconformal.priors import Beta, Histogram, Mixture, TruncatedNormal, Uniform, from_numpyro
-from dpconformal.theory import iid, moments
+from dpconformal.theory import certificate, moments
 
 LEVELS = np.array([0.0, 0.1, 0.5, 0.83, 1.0])
 EDGES = [0.1, 0.15, 0.6]
@@ -209,8 +209,8 @@ def test_bad_arguments_are_named(call, complaint):
 def test_counts_of_independent_events(chances, tail):
     chances = np.array(chances)
     exact = reference.count_distribution(chances)
-    np.testing.assert_allclose(iid._distribution(chances)[: exact.size], exact, atol=1e-14)
-    most, least = iid.upper_count(chances, tail), iid.lower_count(chances, tail)
+    np.testing.assert_allclose(certificate._distribution(chances)[: exact.size], exact, atol=1e-14)
+    most, least = certificate.upper_count(chances, tail), certificate.lower_count(chances, tail)
     assert exact[most + 1 :].sum() <= tail + 1e-9
     assert exact[:least].sum() <= tail + 1e-9
     assert most < 0 or exact[most:].sum() > tail - 1e-9  # no smaller number will do
@@ -219,7 +219,7 @@ def test_counts_of_independent_events(chances, tail):
 
 def test_many_events_fall_back_on_a_bound_that_is_not_much_wider():
     chances = np.append(np.full(20_000, 0.3), [1.0] * 7 + [0.0] * 5)
-    most, least = iid.upper_count(chances, 0.01), iid.lower_count(chances, 0.01)
+    most, least = certificate.upper_count(chances, 0.01), certificate.lower_count(chances, 0.01)
     exact = reference.stats.binom(20_000, 0.3)
     assert exact.isf(0.01) + 7 <= most <= exact.isf(0.01) + 7 + 80
     assert exact.ppf(0.01) + 7 - 80 <= least <= exact.ppf(0.01) + 7

@@ -1,4 +1,8 @@
-"""CSV as a source of scores: Arrow reads it quickly, and where it fails the csv module finds the line."""
+"""
+CSV, Parquet and NumPy files as sources of scores.
+
+Arrow reads CSV quickly, in pieces of whole lines; where it fails, the csv module finds the line.
+"""
 
 import collections
 import csv
@@ -7,15 +11,18 @@ import io
 import itertools
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dpconformal.files.several import one_series
 from dpconformal.files.source import Block, Source, arrow, check_finite, choose_columns, row_place
 
-BYTES = 2**24  # of a block
+BYTES = 2**24  # of a block of CSV
+BATCH_ROWS = 2**18  # of a block of Parquet
+ROWS = 2**20  # scores of a block of an array
 LONGEST_LINE = 2**26  # bytes or characters
 _LONGEST_NAME = 1000  # characters of a column's name
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
@@ -23,35 +30,154 @@ _MARK = b"\xef\xbb\xbf"  # of UTF-8, which belongs at the start of a file
 _MISSING = frozenset(["na", "nan", "n/a", "#n/a", "#na", "nil", "null", "none", "missing"])
 
 
-class Columns(NamedTuple):
-    """The columns of a file, and what each is for."""
+# --- NumPy
 
-    names: list[str]
-    score: str
-    series: str | None
-    others: list[str]  # which may tell that there are several series
+
+def array_source(path: Path, column: str | None, batch: str | None) -> Source:
+    """Open a ``.npy`` file of one series, or of several that are called by their numbers."""
+    for name, value in (("--column", column), ("--batch", batch)):
+        if value is not None:
+            raise ValueError(f"{name} {value}: {path} is an array without columns; leave {name} out")
+    with path.open("rb") as file:
+        if file.read(4) == b"PK\x03\x04":
+            raise ValueError(f"{path} is an archive of arrays: save one of them by itself, with numpy.save")
+    try:
+        with warnings.catch_warnings(action="error"):  # a header of Python 2, say, which was never checked
+            # Mapped, so that it takes no memory, and a header that lies takes none.
+            array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # NumPy reads the header as Python text, and so it fails in many ways
+        raise ValueError(f"{path} cannot be read as a NumPy file: {error}") from None
+    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
+        raise ValueError(
+            f"{path} holds {array.dtype} of shape {array.shape}: must be numbers of shape (T,) or (series, T)"
+        )
+    if not array.size:
+        raise ValueError(f"{path} holds no scores: its shape is {array.shape}")
+    if array.ndim == 2 and array.shape[1] == 1 < array.shape[0]:
+        raise ValueError(
+            f"{path} has shape {array.shape}, a column: of one series save array[:, 0]; of many series with one round "
+            "each there is nothing to learn"
+        )
+    several, table = array.ndim == 2, np.atleast_2d(array)
+    length = table.shape[1]
+
+    def place(row: int) -> str:
+        return f"index [{row // length}, {row % length}]" if several else f"index [{row}]"
+
+    def blocks(_: int, row: int) -> Iterator[Block]:  # a row is a place to read on from
+        while row < array.size:
+            series, start = divmod(row, length)
+            # Many short series at a time, or a part of a long one.
+            count = 1 if start else min(max(1, ROWS // length), len(table) - series)
+            # What is too large for a float becomes infinite, and is complained of as such.
+            with np.errstate(over="ignore"):
+                part = table[series : series + count, start : start + ROWS].astype(float)
+            check_finite(str(path), "array", part.reshape(-1), place, row)
+            codes = np.repeat(np.arange(count, dtype=np.int32), part.shape[1]) if several else None
+            names = [str(series + k) for k in range(count)]
+            yield Block(row, part.reshape(-1), codes, names, row + part.size)
+            row += part.size
+
+    return Source(str(path), "array", place, 0, blocks)
+
+
+# --- Parquet
+
+
+def parquet_source(path: Path, column: str | None, batch: str | None, lone: bool = False) -> Source:
+    """Open a Parquet file; with ``lone``, blocks bring the columns beside the scores, too."""
+    pa = arrow()
+    try:
+        file = pa.parquet.ParquetFile(path)
+        schema = file.schema_arrow
+        rows = sum(file.metadata.row_group(k).num_rows for k in range(file.num_row_groups))
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
+    often = collections.Counter(schema.names)
+    score, series = choose_columns(str(path), schema.names, column, batch)
+    wanted = [score] if series is None else [score, series]
+    twice = next((name for name in wanted if often[name] > 1), None)
+    if twice is not None:
+        raise ValueError(f"{path}: two columns are called {twice!r}; rename one")
+    kind = schema.field(score).type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        raise ValueError(f"{path}, column {score!r} holds {kind}, not numbers: convert it or choose another column")
+    if series is not None:
+        kind = schema.field(series).type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            raise ValueError(f"{path}, column {series!r} holds {kind}, not names of series: choose another column")
+    others = [f.name for f in schema if lone and often[f.name] == 1 and f.name not in wanted and _is_simple(f.type)]
+    if rows == 0:
+        raise ValueError(f"{path} has no rows: a file of scores has a row for each round")
+
+    def blocks(_: int, row: int) -> Iterator[Block]:  # a row is a place to read on from
+        start = 0
+        try:
+            for read in file.iter_batches(BATCH_ROWS, columns=wanted + others):
+                part = read.slice(max(row - start, 0))  # without the rows that were taken before
+                start += read.num_rows
+                if not part.num_rows:
+                    continue
+                first = start - part.num_rows
+                values = part.column(score).to_numpy(zero_copy_only=False).astype(float)
+                check_finite(str(path), f"column {score!r}", values, row_place, first)
+                codes, names = _encode_series(str(path), part, series, first)
+                beside = {name: part.column(name) for name in others} or None
+                yield Block(first, values, codes, names, start, beside)
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
+
+    return Source(str(path), f"column {score!r}", row_place, 0, blocks)
+
+
+def _is_simple(kind: Any) -> bool:
+    """Whether a column of an Arrow type can tell series apart, or times."""
+    types = arrow().types
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    text = types.is_string(kind) or types.is_large_string(kind)
+    return text or types.is_integer(kind) or types.is_floating(kind) or types.is_temporal(kind)
+
+
+def _encode_series(source: str, part: Any, series: str | None, row: int) -> tuple[np.ndarray | None, list[str]]:
+    """Return the number and the names of the series of rows, in order of appearance; refuse a row without one."""
+    if series is None:
+        return None, []
+    column = part[series]
+    if not arrow().types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    missing = column.indices.is_null().to_numpy(zero_copy_only=False)
+    codes = column.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    keys = column.dictionary.to_pylist()
+    empty = [key is None or key != key or not str(key).strip() for key in keys]
+    missing = missing | np.array([*empty, False])[codes]
+    if missing.any():
+        raise ValueError(
+            f"{source}, {row_place(row + int(np.argmax(missing)))}, column {series!r}: no series; fill it in"
+        )
+    return codes, [str(key) for key in keys]
+
+
+# --- CSV
 
 
 def text_source(text: "Text", column: str | None, batch: str | None, lone: bool = False) -> Source:
-    """Open CSV: find its columns, and where its data begin."""
+    """Open CSV; with ``lone``, blocks bring the columns beside the scores, too."""
     arrow()
     names = text.names()
     score, series = choose_columns(text.source, names, column, batch)
-    others = [name for name in names if name not in (score, series)] if lone else []
-    columns = Columns(names, score, series, others)
+    others = [name for name in names if lone and name not in (score, series)]
 
     def blocks(where: int, row: int) -> Iterator[Block]:
         first = row
-        for data, after in pieces(text, where):
-            block = _parse(text, columns, data, row, after)
+        for data, after in read_whole_lines(text, where):
+            block = _parse(text, names, score, series, others, data, row, after)
             row += block.scores.size
             if block.scores.size:
                 yield block
         if row == first == 0:
             raise ValueError(f"{text.source} has a header and no rows: a file of scores has a row for each round")
 
-    source = Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
-    return one_series(source) if lone else source
+    return Source(text.source, f"column {score!r}", text.place, text.data_start(), blocks)
 
 
 class Text:
@@ -65,7 +191,7 @@ class Text:
 
     @functools.cached_property
     def _start(self) -> tuple[int, str]:
-        """How many lines are blank, and the line after them."""
+        """How many lines are blank at the start, and the line after them."""
         try:
             with self._lines() as lines:
                 for blank, line in enumerate(iter(lambda: lines.readline(LONGEST_LINE + 1), "")):
@@ -116,7 +242,7 @@ class Text:
         return fields
 
     def names(self) -> list[str]:
-        """Return the columns; numbers from 1 where there is no header."""
+        """Return the names of the columns; numbers from 1 where there is no header."""
         names = [field.strip() for field in self._fields]
         if not self.has_header:
             return [str(k + 1) for k in range(len(names))]
@@ -187,13 +313,10 @@ class Text:
             raise ValueError(f"{self.source}, after line {line:,}: {error}; mend the file") from None
 
     def _undecodable(self) -> int:
+        """Find the first line that is no UTF-8: it is none with what cannot be decoded left out."""
         with self.open() as data:
-            for number, line in enumerate(data, 1):
-                try:
-                    line.decode("utf-8")
-                except UnicodeDecodeError:
-                    return number
-        return 0
+            lines = enumerate(data, 1)
+            return next((number for number, line in lines if line.decode("utf-8", "ignore").encode() != line), 0)
 
 
 def _is_word(field: str) -> bool:
@@ -203,6 +326,7 @@ def _is_word(field: str) -> bool:
 
 
 def _number(text: str) -> float | None:
+    """Read a number as Arrow does, without the underscores that Python allows; None if it is none."""
     try:
         return None if "_" in text else float(text)
     except ValueError:
@@ -231,7 +355,7 @@ class _LongFields:
 long_fields = _LongFields()
 
 
-def pieces(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
+def read_whole_lines(text: Text, where: int) -> Iterator[tuple[bytes, int]]:
     """
     Cut a file into pieces of whole lines, each with the byte after it.
 
@@ -285,20 +409,20 @@ def _last_record(data: bytes, separator: str) -> int:
     return end
 
 
-def _parse(text: Text, columns: Columns, data: bytes, row: int, after: int) -> Block:
+def _parse(
+    text: Text, names: list[str], score: str, series: str | None, others: list[str], data: bytes, row: int, after: int
+) -> Block:
     """Parse a piece of a file with Arrow."""
-    pa, (names, score, series, others) = arrow(), columns
-    gap = data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data
-    if gap and len(names) == 1:
-        text.explain(score, series)  # in a file of one column an empty line is a score that is missing
+    pa = arrow()
     if data.startswith(_MARK):
-        data = b"\n" + data  # Arrow would skip it at the start of a piece, and not within one
+        data = b"\n" + data  # Arrow would skip the mark at the start of a piece, and not within one
     texts = [*([] if series is None else [series]), *others]
     try:
         table = pa.csv.read_csv(
             pa.py_buffer(data),
             pa.csv.ReadOptions(column_names=names, block_size=max(len(data), 1)),
-            pa.csv.ParseOptions(delimiter=text.separator, newlines_in_values=True),
+            # In a file of one column an empty line is a score that is missing.
+            pa.csv.ParseOptions(delimiter=text.separator, newlines_in_values=True, ignore_empty_lines=len(names) > 1),
             pa.csv.ConvertOptions(
                 column_types={score: pa.float64()} | dict.fromkeys(texts, pa.string()),
                 include_columns=[score, *texts],
@@ -308,15 +432,12 @@ def _parse(text: Text, columns: Columns, data: bytes, row: int, after: int) -> B
     except (pa.ArrowException, UnicodeDecodeError) as error:
         text.explain(score, series)  # finds the line
         raise ValueError(f"{text.source} cannot be read as CSV: {error}") from None
-    values = table[score].to_numpy()
-    if not np.isfinite(values).all():
-        text.explain(score, series)
+    columns = {name: table[name].combine_chunks() for name in (score, *texts)}
+    values = columns[score].to_numpy()
+    try:
         check_finite(text.source, f"column {score!r}", values, row_place, row)
-    beside = {name: table[name].combine_chunks() for name in others} or None
-    if series is None:
-        return Block(row, values, None, [], after, beside)
-    column = table[series].combine_chunks().dictionary_encode()
-    keys = column.dictionary.to_pylist()
-    if not all(key.strip() for key in keys):
+        codes, keys = _encode_series(text.source, columns, series, row)
+    except ValueError:
         text.explain(score, series)
-    return Block(row, values, column.indices.to_numpy(), keys, after, beside)
+        raise
+    return Block(row, values, codes, keys, after, {name: columns[name] for name in others} or None)
