@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpconformal import priors, rates, schedules, streams
 from dpconformal.beliefs import ERM, Belief, DiscountedERM, Exact, NExCP, Quantized, SlidingERM, SplitConformal
-from dpconformal.engine.compilation import compilation_cache
-from dpconformal.engine.feedback import Delayed
-from dpconformal.engine.memory import TooLarge
+from dpconformal.engine.machine import TooLarge, compilation_cache
+from dpconformal.engine.states import Delayed
 from dpconformal.learner import Learner
 from dpconformal.replay import Replay, Summary, replay
 

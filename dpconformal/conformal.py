@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.engine.feedback import checked_delay, leading_axes, spread_rounds
+from dpconformal.engine.states import checked_delay, leading_axes, spread_rounds
 from dpconformal.learner import Learner, State, check_levels
 from dpconformal.metrics import covered
 from dpconformal.models import Model

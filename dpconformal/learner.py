@@ -20,23 +20,19 @@ class Learner(Protocol):
     What :func:`dpconformal.replay` needs of a method: ours, a baseline, or your own.
 
     A learner is a frozen dataclass registered as a pytree (:func:`dpconformal.pytree.register`). An attribute
-    ``support``, the ends of the interval that holds every score, is read where there is one. Learners that offer more
-    are one of the protocols below, each of which asks for all of its methods: :class:`SizedLearner`,
-    :class:`BeliefLearner`, :class:`GridOfLevels`, :class:`ContextLearner`, :class:`WeightedLearner`,
-    :class:`KernelLearner`.
+    ``support``, the ends of the interval that holds every score, is read where there is one. A learner that offers more
+    follows one or more of these protocols: :class:`SizedLearner`, :class:`BeliefLearner`, :class:`GridOfLevels`,
+    :class:`ContextLearner`, :class:`WeightedLearner`, :class:`KernelLearner`.
     """
 
     def init(self) -> State:
         """Return the state before any score, a NamedTuple of arrays."""
-        ...
 
     def quantile(self, state: State, levels: Numbers) -> Array:
         """Predict the threshold of each level from the state alone."""
-        ...
 
     def observe(self, state: State, score: Numbers) -> State:
         """Return the state after one more score."""
-        ...
 
 
 @runtime_checkable
@@ -45,11 +41,9 @@ class SizedLearner(Protocol):
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> State:
         """Return the state before any score, for that many rounds in that precision."""
-        ...
 
     def prepare(self, state: State, rounds: int) -> State:
         """Return a state, or a batch of them, with room for more rounds; refuse one that cannot be carried on from."""
-        ...
 
 
 @runtime_checkable
@@ -58,7 +52,6 @@ class BeliefLearner(Protocol):
 
     def cdf(self, state: State, x: Numbers, side: str = "right") -> Array:
         """Probability that the next score is at most x; with ``side="left"`` below x."""
-        ...
 
 
 @runtime_checkable
@@ -67,7 +60,6 @@ class GridOfLevels(Protocol):
 
     def check_levels(self, levels: Numbers, why: str = "") -> None:
         """Refuse other levels; ``why`` tells where they come from, if the user did not ask for them."""
-        ...
 
 
 @runtime_checkable
@@ -76,7 +68,6 @@ class ContextLearner(Protocol):
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay over scores of this shape tells, a row a round."""
-        ...
 
 
 @runtime_checkable
@@ -85,11 +76,9 @@ class WeightedLearner(Protocol):
 
     def weighted_state(self, state: State, dtype: Any) -> State:
         """Return a state, or a batch of them, whose masses need not be whole numbers."""
-        ...
 
     def observe_weighted(self, state: State, score: Numbers, weight: Array) -> State:
         """Return the state after one more score, whose mass is multiplied by its weight."""
-        ...
 
 
 @runtime_checkable
@@ -98,13 +87,11 @@ class KernelLearner(Protocol):
 
     def kernel(self, begin: State, fresh: bool, rounds: Any, keep: str) -> tuple[Any, State] | None:
         """
-        Replay :class:`dpconformal.rounds.Rounds`; None where the generic scan must do.
+        Replay :class:`dpconformal.rounds.Rounds`: thresholds (..., T, A) or totals, and the final state.
 
-        ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns
-        thresholds (..., T, A), or with ``keep="summary"`` :class:`dpconformal.engine.totals.Totals`; and the final
-        state.
+        ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns None
+        where the generic scan must do; ``keep="summary"`` asks for :class:`dpconformal.engine.totals.Totals`.
         """
-        ...
 
 
 def support_of(learner: Any) -> tuple[Scalar, Scalar]:
@@ -116,16 +103,15 @@ def fresh_state(learner: Any, rounds: int, dtype: Any) -> State:
     """Return the state before any score, for a replay of that many rounds."""
     if not isinstance(learner, SizedLearner):
         return learner.init()
+    setting: Any = jax.config
+    key = learner, rounds, np.dtype(dtype), setting.jax_enable_x64, setting.jax_default_device
     try:
-        setting: Any = jax.config
-        key = learner, rounds, np.dtype(dtype), setting.jax_enable_x64, setting.jax_default_device
         state = _FRESH.get(key)
     except TypeError:  # it holds arrays, or what is being traced
         return learner.init(rounds=rounds, dtype=dtype)
     if state is None:
         state = learner.init(rounds=rounds, dtype=dtype)
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        if size <= _KEPT_BYTES and not is_traced(state):
+        if sum(leaf.nbytes for leaf in jax.tree.leaves(state)) <= _KEPT_BYTES and not is_traced(state):
             if len(_FRESH) >= _KEPT_STATES:
                 _FRESH.clear()
             _FRESH[key] = state
@@ -150,5 +136,5 @@ def is_valid_score(score: Float[Array, "*n"], support: tuple[Scalar, Scalar]) ->
 
 
 def rounding(dtype: Any) -> float:
-    """Tell how far apart numbers of about 1 may be that only rounding has parted."""
+    """Return how far apart numbers of about 1 may be if only rounding makes them differ."""
     return 64 * float(jnp.finfo(dtype).eps)

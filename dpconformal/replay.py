@@ -7,20 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.engine.feedback import (
+from dpconformal.engine.machine import check_memory
+from dpconformal.engine.scan import drive, placement, thresholds
+from dpconformal.engine.states import (
     Delayed,
+    broadcast_state,
     checked_delay,
     feedback_stream,
     leading_axes,
     pending_feedback,
     split_delayed_state,
     spread_rounds,
+    state_to_carry_on,
 )
-from dpconformal.engine.memory import check_memory
-from dpconformal.engine.scan import drive, thresholds
-from dpconformal.engine.sharding import placement
-from dpconformal.engine.states import broadcast_state, state_to_carry_on
-from dpconformal.engine.totals import Totals, sum_totals, totals_of
+from dpconformal.engine.totals import sum_totals, totals_of
 from dpconformal.learner import (
     ContextLearner,
     GridOfLevels,
@@ -71,34 +71,33 @@ def replay(
     learner : Learner
         Any method: a belief, a baseline, or your own.
     scores : array_like, shape (T,) or (..., T)
-        Nonconformity scores in time order; leading axes are independent sequences. A pandas or xarray object whose
-        times go back or repeat is refused, and so is a column vector: shape (n, 1) without a ``state``, or a ``delay``
-        for each series.
+        Nonconformity scores in time order; leading axes are independent sequences. Refused are a pandas or xarray
+        object whose times go back or repeat, and a column vector: shape (n, 1) without a ``state``, or a ``delay`` for
+        each series.
     levels : array_like, shape (A,) or (T, A)
         Confidence levels in [0, 1], the same every round or one row a round. A learner with a grid of its own, such
-        as :class:`dpconformal.OGD`, has the levels of that grid and refuses others.
+        as :class:`dpconformal.OGD`, refuses levels that are not in it.
     state : State, optional
-        Where to carry on, from an earlier run or from ``learner.observe``, with the same leading axes
-        as the run. The result is as if the run had never been interrupted.
+        Where to carry on, from an earlier run or from ``learner.observe``, with the same leading axes as the run. The
+        result is as if the run had never been interrupted.
     keep : {"all", "summary"}
         Every threshold; or totals only, in memory that does not grow with T × A.
     method : {"auto", "scan"}
-        By default the fastest way that the learner offers; ``"scan"`` asks for the generic scan over the
-        learner's state, which every other way agrees with up to rounding.
+        The fastest way that the learner offers; or the generic scan over its state, with which every other way agrees
+        up to rounding.
     context : array_like, shape (T, ...) or (..., T, ...), optional
         What else is known before each round, for a learner that takes it: the groups of :class:`dpconformal.MVP`, the
         scorecasts of :class:`dpconformal.PID`.
     mask : array_like of bool, shape (T,) or (..., T), optional
         True for rounds whose score is missing. Such a round has thresholds like any other, and then nothing is
-        observed: the state does not change, which means no count, no step of a discount, and no randomness used. What
-        stands in ``scores`` there, NaN for instance, is not looked at; of the round's context only its threshold takes
-        notice.
+        observed: the state does not change, which means no count, no step of a discount, and no randomness used. The
+        entry of ``scores``, NaN for instance, is not looked at; the round's context serves its threshold alone.
     delay : int or array_like of int
         How many rounds late each score becomes known: row t of the thresholds is computed from ``scores[..., :max(t -
         delay, 0)]``, and the score of round t is observed after round t + delay, with the context of its own round. An
         array broadcasts against the leading axes of the scores: a horizon for each sequence, or one sequence at many
-        delays. The state that is left is a :class:`dpconformal.Delayed`, which holds the scores that are on their way;
-        a state without them starts with nothing on its way. Inside ``jit`` the delay must not be traced.
+        delays. The final state is a :class:`dpconformal.Delayed`, which holds the scores that are on their way; a state
+        without them starts with nothing on its way. Inside ``jit`` the delay must not be traced.
     weights : array_like, shape (T,) or (..., T), optional
         How much each score counts, for :class:`dpconformal.Quantized` without a discount: importance weights of
         covariate shift, say. The belief is then λ_t P0 + (1 - λ_t) Σ w_i δ(score_i) / Σ w_i, whatever the scale of the
@@ -183,6 +182,8 @@ def replay_batch(
         raise ValueError(f"keep = {keep!r}: pass one of 'all', 'summary'")
     if method not in ("auto", "scan"):
         raise ValueError(f"method = {method!r}: pass one of 'auto', 'scan'")
+
+    # The scores, as an array on the host unless they are traced, and what comes with them.
     place, scores = placement(scores) if isinstance(scores, jax.Array) else None, as_numbers("scores", scores)
     if scores.ndim == 0:
         raise ValueError("scores has shape (): pass a sequence, shape (T,) or (..., T)")
@@ -192,7 +193,13 @@ def replay_batch(
         delay = checked_delay(delay)
         batch = leading_axes(delay, batch)
     if not (mask is context is weights is None and isinstance(levels, (np.ndarray, list))):
-        _check_times_beside(levels, mask, context, weights, shape)
+        # What comes with the scores is read by position: times that are out of order are refused.
+        if np.ndim(levels) == 2:
+            check_time_index("levels", levels, 0)
+        check_time_index("mask", mask)
+        check_time_index("weights", weights)
+        has_batch = hasattr(context, "shape") and tuple(context.shape[: len(shape)]) == shape
+        check_time_index("context", context, len(shape) - 1 if has_batch else 0)
     if not isinstance(scores, jax.core.Tracer) and (not now or scores.size * np.size(levels) > FEW):
         held = shape[-1] + int(np.max(delay, initial=0))  # the state keeps what is on its way, too
         check_memory(learner, (*batch, held), levels, float_dtype(scores), keep)
@@ -210,6 +217,8 @@ def replay_batch(
         weights = _checked_weights(learner, weights, mask, shape, scores.dtype)
     if batch != shape[:-1]:
         scores, mask, context, weights = spread_rounds((scores, mask, context, weights), len(shape) - 1, batch)
+
+    # The state to begin with, which has room for every score; and scores that are on their way since the run before.
     begin, waiting = (None, None) if state is None else split_delayed_state(learner, state, delay, batch, context)
     fresh = begin is None
     if waiting is not None:
@@ -217,13 +226,14 @@ def replay_batch(
     if fresh:
         begin = fresh_state(learner, shape[-1], scores.dtype)
     else:
-        scores, begin = state_to_carry_on(learner, scores, begin)
+        scores, begin = state_to_carry_on(learner, scores, begin, weights is not None)
     if weights is not None and isinstance(learner, WeightedLearner):
         begin = learner.weighted_state(begin, scores.dtype)
     if waiting is not None and (waiting.weights is None) != (weights is None):
         there = "has weights" if weights is None else "has none"
         raise ValueError(f"weights: what is on its way in state.waiting {there}; carry on as the run before was made")
-    levels = _shaped_levels(learner, levels, scores)
+
+    levels = _checked_levels(learner, levels, scores)
     observed = None if mask is None or (not is_traced(mask) and not mask.any()) else ~mask
     rounds, rest = Rounds(scores, levels, observed, context, weights), None
     if not now and np.any(delay):
@@ -232,12 +242,16 @@ def replay_batch(
         rest = pending_feedback(learner, delay, own, waiting)
         rounds = rounds._replace(feedback=feedback_stream(learner, delay, own, waiting))
     kept, end = run_replay(learner, begin, fresh, rounds, keep, method)
+
     if rest is not None:
         end = Delayed(end, jnp.broadcast_to(jnp.asarray(delay, jnp.int32), batch), jax.tree.map(jnp.asarray, rest))
     if keep == "summary":
-        return _summary(kept, round_counts(mask, shape[-1]), end, levels, learner, state)
+        if not is_traced(kept):  # in double precision, whatever that of the scores
+            kept = jax.tree.map(lambda leaf: np.asarray(leaf, np.int64 if leaf.dtype.kind == "i" else float), kept)
+        loss, threshold = (total.high + total.low for total in (kept.loss, kept.threshold))
+        return Summary(round_counts(mask, shape[-1]), kept.covered, loss, threshold, end, levels, learner, state)
     if levels.ndim == 2:  # as many axes as the thresholds: what vmap over a replay returns reads the same
-        levels = np.broadcast_to(levels, kept.shape) if not is_traced(levels) else jnp.broadcast_to(levels, kept.shape)
+        levels = (jnp if is_traced(levels) else np).broadcast_to(levels, kept.shape)
     if observed is not None:
         xp = jnp if is_traced(scores, observed) or isinstance(scores, jax.Array) else np
         scores = xp.where(observed, scores, xp.asarray(np.nan, scores.dtype))
@@ -273,8 +287,7 @@ def _totals_of_delayed(learner: Any, begin: State, fresh: bool, rounds: Rounds) 
     """Add up some rounds at a time: with a delay, thresholds are judged by other scores than were observed."""
     state = broadcast_state(begin, rounds.batch) if fresh else begin
     parts = []
-    for here in slices_with_room(rounds):
-        own = rounds.part(here)
+    for own in map(rounds.part, slices_with_room(rounds)):
         kept, state = run_replay(learner, state, False, own, "all")
         parts.append(totals_of(kept, own.scores, own.levels, own.observed))
     if is_traced(parts):
@@ -288,26 +301,7 @@ def slices_with_room(rounds: Rounds) -> list[slice]:
     return [slice(start, min(start + block, rounds.length)) for start in range(0, rounds.length, block)]
 
 
-def _check_times_beside(levels: Any, mask: Any, context: Any, weights: Any, shape: tuple[int, ...]) -> None:
-    """Refuse what comes with the scores if it has times that are out of order: it is read by position."""
-    if np.ndim(levels) == 2:
-        check_time_index("levels", levels, 0)
-    check_time_index("mask", mask)
-    check_time_index("weights", weights)
-    has_batch = hasattr(context, "shape") and tuple(context.shape[: len(shape)]) == shape
-    check_time_index("context", context, len(shape) - 1 if has_batch else 0)
-
-
-def _summary(totals: Totals, rounds: Any, end: State, levels: Array, learner: Any, start: State) -> Summary:
-    sums = totals.loss, totals.threshold
-    if is_traced(totals):
-        loss, threshold = (total.high + total.low for total in sums)
-        return Summary(rounds, totals.covered, loss, threshold, end, levels, learner, start)
-    loss, threshold = (np.asarray(total.high, float) + np.asarray(total.low, float) for total in sums)
-    return Summary(rounds, np.asarray(totals.covered, np.int64), loss, threshold, end, levels, learner, start)
-
-
-def _checked_weights(learner: Any, weights: Any, mask: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def _checked_weights(learner: Learner, weights: Any, mask: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     """Check how much each score counts: a number a round, the same for every sequence or not."""
     if not isinstance(learner, WeightedLearner):
         raise ValueError(f"weights are given, and {type(learner).__name__} takes none: pass Quantized(...)")
@@ -315,7 +309,7 @@ def _checked_weights(learner: Any, weights: Any, mask: Any, shape: tuple[int, ..
     if array.shape not in (shape, shape[-1:]):
         each = "" if len(shape) == 1 else f", the same for every sequence, or {shape}"
         raise ValueError(f"weights has shape {array.shape}: pass one number a round, shape {shape[-1:]}{each}")
-    if is_traced(array, mask):  # a bad weight spoils the state
+    if is_traced(array, mask):  # a bad weight makes the state invalid
         return jnp.broadcast_to(array, shape).astype(dtype)
     array = np.broadcast_to(array, shape)
     bad = ~(np.isfinite(array) & (array >= 0)) & (True if mask is None else ~mask)
@@ -323,7 +317,8 @@ def _checked_weights(learner: Any, weights: Any, mask: Any, shape: tuple[int, ..
     return array.astype(dtype)
 
 
-def _checked_context(learner: Any, context: Any, shape: tuple[int, ...]) -> Any:
+def _checked_context(learner: Learner, context: Any, shape: tuple[int, ...]) -> Any:
+    """Let a learner check the context that it is given; refuse one that it does not take."""
     if isinstance(context, np.ma.MaskedArray):
         raise ValueError("context is a masked array, whose mask would be lost: fill it, or drop the masked rounds")
     if isinstance(learner, ContextLearner):
@@ -333,7 +328,8 @@ def _checked_context(learner: Any, context: Any, shape: tuple[int, ...]) -> Any:
     return None
 
 
-def _shaped_levels(learner: Any, given: Numbers, scores: Any) -> Array:
+def _checked_levels(learner: Learner, given: Numbers, scores: Any) -> Array:
+    """Check the levels, one row for all rounds or a row a round."""
     levels = as_levels(given, scores.dtype)
     rounds = scores.shape[-1]
     if levels.ndim not in (1, 2) or (levels.ndim == 2 and levels.shape[0] != rounds) or levels.shape[-1] == 0:

@@ -7,39 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.validation import Numbers, Scalar, as_numbers, checked_scores, is_traced
+from dpconformal.validation import Numbers, Scalar, as_numbers, checked_scores, float_dtype, is_traced
 
 SHORTEST = 64
 BLOCK = 2048  # rounds: pointers and thresholds of a block stay in a core's own cache
 
 
 class Rounds(NamedTuple):
-    """
-    What the rounds of a run bring, checked.
+    """What the rounds of a run bring, checked."""
 
-    Attributes
-    ----------
-    scores : array, shape (..., T)
-        A number in the support where there is none.
-    levels : Array, shape (A,) or (T, A), or None
-        The same every round, or a row a round. None: nothing is asked.
-    observed : array of bool, shape (..., T), or None
-        False where the score is missing. None: all are there.
-    context : pytree of array, shape (..., T, ...), or None
-        What else is known before each round.
-    weights : array, shape (..., T), or None
-        How much the score of each round counts, for a learner that takes weights. None: all alike.
-    feedback : Rounds or None
-        What is observed in each round, if that is not the round's own: scores that come with a delay. Then ``observed``
-        tells which of the rounds' own scores are there to be judged by.
-    """
-
-    scores: Any  # (..., T)
-    levels: Any = None  # (A,) or (T, A)
-    observed: Any = None  # (..., T)
-    context: Any = None  # (..., T, ...)
-    weights: Any = None  # (..., T)
-    feedback: Any = None  # of (..., T, ...)
+    scores: Any  # (..., T): a number in the support where the score is missing
+    levels: Any = None  # (A,) the same every round, or (T, A) a row a round; None: nothing is asked
+    observed: Any = None  # (..., T), False where the score is missing; None: all are there
+    context: Any = None  # pytree of (..., T, ...): what else is known before each round
+    weights: Any = None  # (..., T): how much each score counts, for a learner that takes weights; None: all alike
+    # A Rounds: what is observed in each round, if that is not the round's own, for scores that come with a delay. Then
+    # `observed` tells which of the rounds' own scores are there to be judged by.
+    feedback: Any = None
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -65,10 +49,10 @@ class Rounds(NamedTuple):
         if not missing:
             return self
         levels, own = self.levels, self._replace(levels=None)
-        own = jax.tree.map(functools.partial(lengthened, axis=axis, missing=missing), own)
+        own = jax.tree.map(functools.partial(pad_with_last, axis=axis, missing=missing), own)
         if isinstance(own.observed, np.ndarray):
             own.observed[..., length:] = False
-        return own._replace(levels=lengthened(levels, 0, missing) if levels.ndim == 2 else levels)
+        return own._replace(levels=pad_with_last(levels, 0, missing) if levels.ndim == 2 else levels)
 
 
 def padded_length(rounds: int) -> int:
@@ -80,10 +64,8 @@ def padded_length(rounds: int) -> int:
     return -(-rounds // step) * step
 
 
-def lengthened(leaf: Any, axis: int, missing: int) -> Any:
+def pad_with_last(leaf: Any, axis: int, missing: int) -> Any:
     """Repeat the last entry along an axis; on the host, unless an accelerator holds the array."""
-    if leaf.shape[axis] == 0:
-        raise AssertionError("no rounds to repeat")
     widths = [(0, 0)] * leaf.ndim
     widths[axis] = (0, missing)
     if isinstance(leaf, np.ndarray) or not _stays(leaf):
@@ -120,8 +102,7 @@ def checked_mask(mask: Any, shape: tuple[int, ...]) -> Any:
     if isinstance(mask, np.ma.MaskedArray):
         raise ValueError(f"mask is itself a masked array: {remedy}")
     try:
-        array: Any = mask if isinstance(mask, jax.core.Tracer) else jnp.asarray(mask) if is_traced(mask) else None
-        array = np.asarray(mask) if array is None else array
+        array: Any = jnp.asarray(mask) if is_traced(mask) else np.asarray(mask)
     except (ValueError, TypeError) as error:
         raise ValueError(f"mask cannot be read as an array: {error}; {remedy}") from None
     if array.dtype != bool and not (array.size == 0 and array.ndim == 1):  # [] reads as an array of numbers
@@ -135,18 +116,16 @@ def checked_mask(mask: Any, shape: tuple[int, ...]) -> Any:
 
 def masked_scores(values: Numbers, mask: Any, support: tuple[Scalar, Scalar]) -> tuple[Any, Any]:
     """
-    Check scores where they are not masked.
+    Check scores where they are not masked; return them, with a number in the support elsewhere, and the mask.
 
-    Returns: Scores, with a number in the support where they are missing; and the mask in their shape. If the mask is
-    traced, so are the scores then, and what is wrong with them gives NaN thresholds.
+    If the mask is traced, so are the scores then, and what is wrong with them gives NaN thresholds.
     """
     array: Any = as_numbers("scores", values)
     mask = checked_mask(mask, array.shape)
     if not is_traced(mask) and not mask.any():
         return checked_scores(values, support), mask
     if is_traced(array, mask, support):
-        array = jnp.asarray(array)
-        dtype = jax.dtypes.canonicalize_dtype(array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else float)
+        array, dtype = jnp.asarray(array), float_dtype(array)
         ends = (jnp.asarray(end, dtype) for end in support)
         # A number in the support: a learner looks at it, though what it makes of it is thrown away.
         return jnp.where(mask, jnp.clip(jnp.zeros((), dtype), *ends), array.astype(dtype)), mask
@@ -183,11 +162,7 @@ def take_rounds(values: Any, kept: np.ndarray) -> Any:
 
 
 def round_counts(mask: Any, rounds: int) -> Any:
-    """
-    Count the rounds that were observed.
-
-    Returns: One number if it is the same for all sequences; inside ``jit`` an array.
-    """
+    """Count the rounds that were observed: one number if it is the same for all sequences; inside ``jit`` an array."""
     if mask is None:
         return rounds
     if is_traced(mask):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from dpconformal.engine.sharding import on_one_device
+from dpconformal.engine.scan import bring_to_one_device
 from dpconformal.engine.states import broadcast_state
 from dpconformal.learner import State, fresh_state
 from dpconformal.rounds import kept_rounds, take_rounds
@@ -30,7 +30,7 @@ class Replay(NamedTuple):
     levels : Array, shape (A,) or (..., T, A)
         The levels as they were used; with as many axes as the thresholds if they change by round.
     learner : Learner, optional
-        Who made the thresholds.
+        The learner that made the thresholds.
     start : State, optional
         The state before the first score; None for a fresh one.
     mask : Array of bool, shape (..., T), optional
@@ -40,8 +40,7 @@ class Replay(NamedTuple):
         What the learner was told besides, a row a round.
     delay : int, or array of int, shape (...)
         How many rounds late a score became known; row t of the thresholds was then computed from
-        ``scores[..., :t - delay]`` alone. None: rounds have been taken out since, and nothing can go through the run
-        again.
+        ``scores[..., :t - delay]`` alone. None: rounds have been taken out since, so the run cannot be replayed.
     weights : array, shape (..., T), optional
         How much each score counted; None: all alike.
     """
@@ -53,18 +52,18 @@ class Replay(NamedTuple):
     learner: Any = None
     start: State = None
     mask: Bool[Array | np.ndarray, "*B T"] | None = None
-    context: Any = None  # (..., T, ...)
-    delay: Any = 0  # int, or (...)
-    weights: Any = None  # (..., T)
+    context: Any = None
+    delay: Any = 0
+    weights: Any = None
 
     def observed(self) -> "Replay":
         """
-        Return the run without the rounds whose score is missing.
+        Return the run without the rounds whose score is missing: this run itself if it has no mask.
 
         Returns
         -------
         Replay
-            With as many rounds as there were scores, and no mask; this run itself if it has none.
+            With as many rounds as there were scores, and no mask.
 
         Raises
         ------
@@ -83,16 +82,12 @@ class Replay(NamedTuple):
         kept, start = kept_rounds(self.mask), _pinned_start(self)
         if kept.shape[-1] == self.mask.shape[-1]:
             return self._replace(mask=None)
-        levels = self.levels
-        levels = take_rounds(levels, kept) if np.ndim(levels) == np.ndim(self.thresholds) else levels
-        thresholds, scores, context, weights = jax.tree.map(
-            lambda leaf: take_rounds(leaf, kept), (self.thresholds, self.scores, self.context, self.weights)
-        )
-        left = self._replace(
-            thresholds=thresholds, scores=scores, levels=levels, start=start, mask=None, weights=weights
-        )
+        by_round = {name: getattr(self, name) for name in ("thresholds", "scores", "context", "weights")}
+        if np.ndim(self.levels) == np.ndim(self.thresholds):
+            by_round["levels"] = self.levels
+        left = jax.tree.map(lambda leaf: take_rounds(leaf, kept), by_round)
         # With rounds gone, scores are no longer equally late.
-        return left._replace(context=context, delay=None if not_at_once(self) else self.delay)
+        return self._replace(**left, start=start, mask=None, delay=None if not_at_once(self) else self.delay)
 
     def sequence(self, *index: int) -> "Replay":
         """
@@ -101,7 +96,7 @@ class Replay(NamedTuple):
         Parameters
         ----------
         *index : int
-            Its place, a number for each leading axis.
+            Place of the sequence, a number for each leading axis.
 
         Returns
         -------
@@ -123,10 +118,8 @@ class Replay(NamedTuple):
         if not batch:
             return self
         # A part of what several devices hold would be on all of them, and so would the work with it.
-        state, start, thresholds, scores, mask, context, weights = jax.tree.map(
-            lambda leaf: on_one_device(leaf[index]),
-            (self.state, self.start, self.thresholds, self.scores, self.mask, self.context, self.weights),
-        )
+        names = ("state", "start", "thresholds", "scores", "mask", "context", "weights")
+        own = jax.tree.map(lambda leaf: bring_to_one_device(leaf[index]), {name: getattr(self, name) for name in names})
         delay = self.delay[index] if np.ndim(self.delay) else self.delay
         delay = delay if delay is None or is_traced(delay) else int(delay)
         levels, learner = self.levels, self.learner
@@ -136,21 +129,17 @@ class Replay(NamedTuple):
                 lambda leaf: np.asarray(leaf)[index] if mapped and np.shape(leaf)[: len(batch)] == batch else leaf,
                 learner,
             )
-        return Replay(thresholds, state, scores, levels, learner, start, mask, context, delay, weights)
+        return self._replace(**own, levels=levels, learner=learner, delay=delay)
 
 
 def not_at_once(run: Replay) -> bool:
-    """
-    Tell whether scores of a run became known later than at the end of their rounds.
-
-    Returns: True also if that cannot be known, for a traced delay, and for a run that rounds were taken out of.
-    """
+    """Whether scores became known late, or may have: the delay is traced, or rounds were taken out of the run."""
     return run.delay is None or is_traced(run.delay) or bool(np.any(np.asarray(run.delay)))
 
 
 def _pinned_start(run: Replay) -> State:
     """
-    Find what a replay of the observed scores alone would have to start from.
+    Return the state that a replay of the observed scores alone would have to start from.
 
     A fresh state may be sized by the number of rounds, as the bins of ``Quantized(bins=None)`` are: with masked rounds
     gone, it has to be written down.
@@ -185,16 +174,16 @@ class Summary(NamedTuple):
         :class:`dpconformal.Delayed`.
     levels : Array, shape (A,) or (T, A)
         The levels as they were used.
-    learner : Learner
-        Who made the thresholds.
-    start : State
+    learner : Learner, optional
+        The learner that made the thresholds.
+    start : State, optional
         The state before the first score; None for a fresh one.
     """
 
-    rounds: Any  # int, or (...)
-    covered: Any  # (..., A)
-    total_loss: Any  # (..., A)
-    total_threshold: Any  # (..., A)
+    rounds: Any
+    covered: Any
+    total_loss: Any
+    total_threshold: Any
     state: State
     levels: Float[Array, "..."]
     learner: Any = None

@@ -30,7 +30,8 @@ MOST_PLACES = 2**28  # two gigabytes; 2³¹ of them could not be numbered
 Scalar = Any
 
 
-_had_run = _lost_threads = False  # whether JAX had run before a fork; and whether this process came out of such a fork
+# Whether JAX had run before the last fork; and whether this process came out of such a fork.
+_had_run = _lost_threads = False
 
 
 def _before_fork() -> None:
@@ -57,7 +58,7 @@ def check_not_forked() -> None:
 
 
 def is_hashable(value: Any) -> bool:
-    """Whether a value hashes: a learner does if it holds numbers, neither arrays nor what is being traced."""
+    """Whether a value hashes: a learner does if it holds plain numbers, and no arrays or tracers."""
     try:
         hash(value)
     except TypeError:
@@ -106,17 +107,15 @@ def as_numbers(name: str, values: Numbers) -> np.ndarray | Array:
     """
     Convert to an array of real numbers; refuse text, objects, masks, times and complex numbers.
 
-    Returns: A NumPy view of what is concrete; a traced array as it is. Half precision is widened to float32, which
-    loses nothing. Numbers in another byte order are copied to that of the machine.
+    The result is a NumPy view where there is a number to look at, and a traced array as it is. Half precision is
+    widened to float32, which loses nothing. Numbers in another byte order are copied to that of the machine.
     """
     if _lost_threads:  # asked here, for everything that is given numbers comes by
         check_not_forked()
     if isinstance(values, np.ma.MaskedArray):
-        remedy = (
-            f"pass {name}.data and mask={name}.mask to replay"
-            if name == "scores"
-            else "fill it or drop the masked rounds"
-        )
+        remedy = "fill it or drop the masked rounds"
+        if name == "scores":
+            remedy = "pass scores.data and mask=scores.mask to replay"
         raise ValueError(f"{name} is a masked array, whose mask would be lost: {remedy}")
     if isinstance(values, jax.core.Tracer):
         array: Any = values
@@ -157,8 +156,8 @@ def check_float(
     """
     Check a hyperparameter: finite and within a range.
 
-    Returns: A concrete number as a plain float, so that it is weakly typed and takes on the dtype of the scores; arrays
-    and traced values as they are.
+    A number comes back as a plain float, so that it is weakly typed and takes on the dtype of the scores; arrays and
+    traced values come back as they are.
     """
     array = as_numbers(name, value)
     if isinstance(array, jax.core.Tracer):
@@ -175,7 +174,7 @@ def check_float(
 
 
 def is_subnormal(array: Any) -> Any:
-    """Tell which numbers are so close to 0 that XLA, which works without subnormal numbers, takes them for 0."""
+    """Whether numbers are so close to 0 that XLA, which works without subnormal numbers, takes them for 0."""
     return (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
 
 
@@ -235,44 +234,32 @@ def checked_scores(values: Numbers, support: tuple[Scalar, Scalar], name: str = 
     dtype = float_dtype(array)
     if isinstance(array, jax.core.Tracer):
         return array.astype(dtype)
-    with np.errstate(over="ignore"):
-        cast = array.astype(dtype, copy=False)
+    low, high = (-np.inf, np.inf) if is_traced(support) else support
     # In the precision the scores came in: float32 scores at a float32 end are inside.
     exact = array.dtype if array.dtype.kind == "f" else float
     with np.errstate(over="ignore"):  # an end that overflows is not in the way of any score
-        low, high = (-np.inf, np.inf) if is_traced(support) else support
+        cast = array.astype(dtype, copy=False)
         low, high = np.asarray(low, exact), np.asarray(high, exact)
     if np.ndim(low) or np.ndim(high):
         raise ValueError("the learner's support is an array: to sweep a hyperparameter, use jax.vmap over the learner")
     if array.size and np.isfinite([cast.min(), cast.max()]).all() and low <= array.min() and array.max() <= high:
         # All is well, and no mask as long as the scores was needed to see it.
         tiny = np.finfo(cast.dtype).tiny
-        return cast if cast.min() >= tiny or cast.max() <= -tiny else _without_subnormals(cast)
+        if cast.min() >= tiny or cast.max() <= -tiny or not (small := is_subnormal(cast)).any():
+            return cast
+        # XLA would take them for 0 now and then: in comparisons, and not in copies.
+        return np.where(small, cast.dtype.type(0), cast)
     if array.dtype.kind == "f":
-        raise_at(
-            name,
-            array,
-            ~np.isfinite(array),
-            "scores must be finite; drop the round, or tell replay that it is missing with mask=numpy.isnan(scores)",
-        )
+        remedy = "drop the round, or tell replay that it is missing with mask=numpy.isnan(scores)"
+        raise_at(name, array, ~np.isfinite(array), f"scores must be finite; {remedy}")
     raise_at(name, array, ~np.isfinite(cast), f"overflows {dtype}; rescale, or enable 64-bit JAX (jax_enable_x64)")
     remedy = "widen it (a belief's is that of its prior, such as priors.Uniform(low, high)) or rescale the scores"
     raise_at(name, array, (array < low) | (array > high), f"outside the support [{low:g}, {high:g}]; {remedy}")
     return cast
 
 
-def _without_subnormals(scores: Any) -> Any:
-    """Write 0 for what XLA would take for 0 now and then: in comparisons, and not in copies."""
-    small = is_subnormal(scores)
-    return np.where(small, scores.dtype.type(0), scores) if small.any() else scores
-
-
 def is_interval(support: tuple[Scalar, Scalar], dtype: Any) -> bool:
-    """
-    Tell whether a support is still one in the precision to work in.
-
-    Returns: False if the ends fall together or overflow, or the width comes near the largest or smallest number.
-    """
+    """Whether a support, in the precision to work in, has ends apart, none that overflows, and a safe width."""
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = (np.asarray(end, float).astype(dtype) for end in support)
         width = high - low
@@ -297,19 +284,17 @@ def as_score(value: Numbers, support: tuple[Scalar, Scalar]) -> Array:
 
 def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array:
     """
-    Convert confidence levels, or other probabilities, and check that they lie in [0, 1].
+    Convert confidence levels, or other probabilities, to floating point, and check that they lie in [0, 1].
 
-    Returns: Floating-point levels. What lies strictly between 0 and 1 stays there, whatever the precision. Traced ones
-    outside [0, 1] are NaN.
+    What lies strictly between 0 and 1 stays there, whatever the precision. Traced levels outside [0, 1] are NaN.
     """
     array = as_numbers(name, values)
     dtype = dtype or float_dtype(array)
     if isinstance(array, jax.core.Tracer):
         array = array.astype(dtype)
         return jnp.where((array >= 0) & (array <= 1), array, jnp.nan)
-    bad = ~((array >= 0) & (array <= 1))
-    if bad.any():
-        what = "a confidence level lies in [0, 1]; 90 % is 0.9" if name == "levels" else "must lie in [0, 1]"
+    what = "a confidence level lies in [0, 1]; 90 % is 0.9" if name == "levels" else "must lie in [0, 1]"
+    if (bad := ~((array >= 0) & (array <= 1))).any():
         raise_at(name, array, bad, what)
     # Level 0 is answered by the lower end and level 1 by the upper one: rounding must not lead there.
     one = np.dtype(dtype).type(1)
@@ -319,11 +304,7 @@ def as_levels(values: Numbers, dtype: Any = None, name: str = "levels") -> Array
 
 
 def as_floats(values: Numbers, name: str = "x") -> Array:
-    """
-    Convert to a floating-point array; any real numbers will do.
-
-    Returns: The same numbers, in their own floating type as far as JAX's setting allows.
-    """
+    """Convert any real numbers to a floating-point array, in their own type as far as JAX's setting allows."""
     array = as_numbers(name, values)
     return jnp.asarray(array, float_dtype(array))
 
@@ -356,7 +337,7 @@ def check_not_column(name: str, shape: tuple[int, ...], function: str | None = N
     """
     Refuse a column vector, which would be read as many series of one round.
 
-    ``function``: What the user called, if it can be called for each series under ``jax.vmap`` and takes a state.
+    ``function`` is what the user called, if it can be called for each series under ``jax.vmap`` and takes a state.
     """
     series, batch = math.prod(shape[:-1]), shape[:-1]
     if shape[-1:] != (1,) or series <= 1 or np.shape(delay) == batch:
@@ -394,16 +375,14 @@ def check_time_index(name: str, values: Any, axis: int = -1) -> None:
 
 def _indexes(values: Any) -> list[Any]:
     """Return the pandas index of each axis, None where there is none, without importing pandas or xarray."""
-    if _is_from("pandas", ("Series", "DataFrame"), values):
+    pandas, xarray = sys.modules.get("pandas"), sys.modules.get("xarray")
+    with_axes: Any = getattr(pandas, "Series", ()), getattr(pandas, "DataFrame", ())
+    with_indexes: Any = getattr(xarray, "DataArray", ())
+    if isinstance(values, with_axes):
         return list(values.axes)
-    if _is_from("xarray", ("DataArray",), values):
+    if isinstance(values, with_indexes):
         return [values.indexes.get(dim) for dim in values.dims]
     return []
-
-
-def _is_from(module: str, names: tuple[str, ...], value: Any) -> bool:
-    found = sys.modules.get(module)
-    return isinstance(value, tuple(getattr(found, name) for name in names if hasattr(found, name)))
 
 
 def _levels(index: Any) -> list[Any]:
@@ -421,6 +400,7 @@ def _is_time(index: Any) -> bool:
 
 
 def _check_order(where: str, times: Any, remedy: str) -> None:
+    """Refuse times, a pandas index, that are missing, go back or repeat."""
     if times.hasnans:
         raise ValueError(f"{where}[{int(np.argmax(times.isna()))}] is missing: a round needs a time")
     if times.is_monotonic_increasing and times.is_unique:

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 from dpconformal import schedules
-from dpconformal.engine.gaps import quantile_between_atoms
+from dpconformal.engine.pointer_loop import quantile_between_atoms
 from dpconformal.engine.states import rounds_after
 from dpconformal.learner import Learner
 from dpconformal.priors import Prior

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpconformal.checkpoints.container import pack, unpack, write_whole
 from dpconformal.checkpoints.records import LEARNERS, as_jax, check_extent, describe, make_from, take_array
-from dpconformal.engine.feedback import Delayed, split_delayed_state
+from dpconformal.engine.states import Delayed, split_delayed_state
 from dpconformal.learner import ContextLearner, Learner, SizedLearner, State, fresh_state
 from dpconformal.rounds import Rounds
 from dpconformal.validation import is_traced

@@ -18,7 +18,7 @@ from dpconformal.cli import options
 from dpconformal.cli.jobs import hyperparameters_of, resumable_job
 from dpconformal.display import track
 from dpconformal.display.terminal import Terminal, table_of_series
-from dpconformal.engine.kernel import cores
+from dpconformal.engine.machine import cores
 from dpconformal.panel.layouts import open_arrays
 from dpconformal.panel.storing import (
     check_free,

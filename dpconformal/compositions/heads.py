@@ -24,7 +24,7 @@ from dpconformal.engine.totals import sum_totals, totals_of
 from dpconformal.learner import State
 from dpconformal.pytree import register
 from dpconformal.replay import replay_batch, slices_with_room
-from dpconformal.rounds import Rounds, first_rounds, lengthened, padded_length
+from dpconformal.rounds import Rounds, first_rounds, pad_with_last, padded_length
 from dpconformal.schedules import Dirichlet
 from dpconformal.validation import Numbers, Scalar, as_levels, check_float, check_not_batched, is_traced
 
@@ -120,8 +120,8 @@ class Head:
         if is_traced(self, counts, levels):
             return self.levels_by_round(counts, levels)
         missing = padded_length(rounds) - rounds
-        levels = lengthened(levels, 0, missing) if levels.ndim == 2 else levels
-        return first_rounds(self.levels_by_round(lengthened(counts, 0, missing), levels), 0, rounds)
+        levels = pad_with_last(levels, 0, missing) if levels.ndim == 2 else levels
+        return first_rounds(self.levels_by_round(pad_with_last(counts, 0, missing), levels), 0, rounds)
 
     def _centred_bins(self, state: State) -> int | None:
         """Count the bins whose scores count at their centres; None if the belief has no such bins."""
@@ -137,7 +137,7 @@ class Head:
             return raise_to_edges(self.support, thresholds, bins)
         # Of one of few numbers of rounds, so that a new length is not a new program.
         rounds = thresholds.shape[axis]
-        longer = lengthened(thresholds, axis, padded_length(rounds) - rounds)
+        longer = pad_with_last(thresholds, axis, padded_length(rounds) - rounds)
         return first_rounds(raise_to_edges(self.support, jnp.asarray(longer), bins), axis, rounds)
 
 

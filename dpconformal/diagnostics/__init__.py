@@ -1,7 +1,16 @@
 """Is the coverage right? Diagnostics of runs, posteriors and fits, with ArviZ."""
 
 from dpconformal.diagnostics.arviz import from_datatree, plot_ecdf_pit, summary, to_datatree
-from dpconformal.diagnostics.calibration import Sbc, credible_pits, interval_coverage, sbc
+from dpconformal.diagnostics.calibration import (
+    Sbc,
+    Uniformity,
+    credible_pits,
+    ecdf_band,
+    interval_coverage,
+    randomised_pit,
+    sbc,
+    uniformity,
+)
 from dpconformal.diagnostics.compare import compare
 from dpconformal.diagnostics.coverage import coverage_curve, miss_dependence, rolling_band
 from dpconformal.diagnostics.plots import (
@@ -14,7 +23,6 @@ from dpconformal.diagnostics.plots import (
     plot_sbc,
     plot_uniformity,
 )
-from dpconformal.diagnostics.uniformity import Uniformity, ecdf_band, randomised_pit, uniformity
 from dpconformal.martingales.exchangeability import smoothed_ranks
 
 __all__ = [

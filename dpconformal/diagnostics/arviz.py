@@ -2,17 +2,18 @@
 
 import inspect
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from dpconformal.diagnostics.uniformity import check_probability
-from dpconformal.dirichlet.fit import Fit
+from dpconformal.diagnostics.calibration import Sbc, as_unit_numbers, check_probability
+from dpconformal.dirichlet import Fit
 from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
 from dpconformal.replay import Replay, Summary
-from dpconformal.validation import Numbers, Scalar, as_numbers, raise_at
+from dpconformal.validation import Numbers, Scalar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,13 +30,11 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
 
     A replay has no chains nor draws, so its arrays are not a posterior. They go to ``observed_data`` (``score``) and
     ``constant_data`` (``threshold`` and ``covered`` over time and level; the ``delay`` is an attribute, or a variable
-    where sequences differ in it). Leading axes are called ``batch``, or
-    ``batch_0``, ``batch_1`` and so on if there are several. Levels that change by round or by sequence are a variable
-    ``level`` along ``query``.
+    where sequences differ in it). A leading axis is ``batch``; several are ``batch_0``, ``batch_1`` and so on. Levels
+    that change by round or by sequence are a variable ``level`` along ``query``.
 
     Draws of a Dirichlet process and fits go to ``posterior``: ``F`` over (chain, draw, x), ``q`` over (chain, draw,
-    level); for a fit also its own sites, and ``sample_stats``. A dictionary of groups goes through
-    ``arviz_base.from_dict``.
+    level); for a fit also its own sites, and ``sample_stats``. A dictionary goes through ``arviz_base.from_dict``.
 
     Parameters
     ----------
@@ -49,9 +48,9 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
     Returns
     -------
     xarray.DataTree
-        The groups. Ask a group for ``["level"]``, since ``.level`` is its depth in the tree. Store it with
-        ``tree.to_netcdf(path, engine="h5netcdf")`` or ``tree.to_zarr(path, consolidated=False)``, and read it with
-        ``xarray.open_datatree``; the packages for both come with the extra ``panel``.
+        The groups. Ask a group for ``["level"]``, since ``.level`` is its depth in the tree. The packages to store it
+        (``tree.to_netcdf(path, engine="h5netcdf")``, ``tree.to_zarr(path, consolidated=False)``) come with the extra
+        ``panel``.
 
     Examples
     --------
@@ -71,27 +70,23 @@ def to_datatree(data: Any, x: Numbers = None, levels: Numbers = None) -> "xr.Dat
         return xr.DataTree.from_dict(_run_groups(data), name="run")
     if not (hasattr(data, "cdf") and hasattr(data, "quantile")):
         raise ValueError(f"data is a {type(data).__name__}: pass a Replay, draws, a Fit or a dict of groups")
-    return xr.DataTree.from_dict(_sample_groups(data, x, levels), name="fit" if isinstance(data, Fit) else "draws")
+    return _from_samples(data, x, levels)
 
 
-def _load_numpyro() -> None:
-    """
-    Import all of NumPyro, ahead of ArviZ.
-
-    ArviZ 1.x puts a lazy NumPyro in its place, of which a user's ``import numpyro.distributions`` would execute the
-    parts twice; then no model can be stated.
-    """
-    import numpyro
-
-    assert numpyro.__version__  # executes one that is lazy already
-
-
-def _from_dict(groups: dict[str, Any]) -> "xr.DataTree":
+def _from_dict(groups: dict[str, Any], **options: Any) -> "xr.DataTree":
     _load_numpyro()
     import arviz_base
 
-    tree: xr.DataTree = arviz_base.from_dict(groups)
-    return tree
+    return arviz_base.from_dict(groups, **options)
+
+
+def _load_numpyro() -> None:
+    """Import all of NumPyro, ahead of ArviZ."""
+    # ArviZ 1.x puts a lazy NumPyro in its place, of which a user's ``import numpyro.distributions`` would execute the
+    # parts twice; then no model can be stated.
+    import numpyro
+
+    assert numpyro.__version__  # executes one that is lazy already
 
 
 def from_datatree(tree: "xr.DataTree") -> Replay:
@@ -108,11 +103,6 @@ def from_datatree(tree: "xr.DataTree") -> Replay:
     Replay
         Thresholds, scores and levels, in the precision that JAX's setting allows. There is no learner and no state:
         metrics that go through the beliefs again need the run itself.
-
-    Raises
-    ------
-    ValueError
-        If the tree holds no run.
 
     Examples
     --------
@@ -162,47 +152,41 @@ def _run_groups(run: Any) -> dict[str, Any]:
     }
 
 
-def _sample_groups(data: Any, x: Numbers, levels: Numbers) -> dict[str, Any]:
-    """Group F and q of draws or a fit, and what else a fit has."""
-    import xarray as xr
-
+def _from_samples(data: Any, x: Numbers, levels: Numbers) -> "xr.DataTree":
+    """Convert F and q of draws or a fit, and what else a fit has."""
     fitted = isinstance(data, Fit)
 
-    def chained(values: Any) -> Any:
+    def by_chain(values: Any) -> np.ndarray:
         return np.asarray(values) if fitted else np.asarray(values)[None]
 
     levels = np.atleast_1d(np.asarray(_LEVELS if levels is None else levels))
-    quantile = chained(data.quantile(levels))
+    quantile = by_chain(data.quantile(levels))
     if quantile.ndim != 3:
         raise ValueError(f"data is a {type(data).__name__} with one distribution: pass draws of many, or a Replay")
-    points = _default_points(chained(data.quantile(_NINE))) if x is None else np.atleast_1d(np.asarray(x))
-    cdf = chained(data.cdf(points))
-    coords: dict[str, Any] = {"chain": np.arange(cdf.shape[0]), "draw": np.arange(cdf.shape[1])}
-    posterior = {"F": (["chain", "draw", "x"], cdf), "q": (["chain", "draw", "level"], quantile)}
-    about = {"creation_library": "dpconformal"}
-    groups = {}
+    if x is None:  # mean quantiles, rounded to a thousandth of their range, to be read
+        means = by_chain(data.quantile(_NINE)).astype(float).mean(axis=(0, 1))
+        width = means[-1] - means[0]
+        x = np.unique(means.round(int(np.clip(3 - np.floor(np.log10(width)), 0, 15)) if width > 0 else 15))
+    x = np.atleast_1d(np.asarray(x))
+    groups = {"posterior": {"F": by_chain(data.cdf(x)), "q": quantile}}
+    about = {}
     if fitted:
-        about |= {"inference_library": "numpyro", "model": type(data.model).__name__}
-        for name, values in data.samples.items():
+        about = {"inference_library": "numpyro", "model": type(data.model).__name__}
+        for name in data.samples:
             if name in ("F", "q", "x", "level"):
                 raise ValueError(f"data.samples has a site {name!r}, which the tree needs for itself: rename it")
-            own = [f"{name}_dim_{i}" for i in range(np.ndim(values) - 2)]
-            posterior[name] = (["chain", "draw", *own], np.asarray(values))
-        statistics = {name: (["chain", "draw"], np.asarray(values)) for name, values in data.stats.items()}
-        groups["sample_stats"] = xr.Dataset(statistics, coords, attrs=about)
-    groups["posterior"] = xr.Dataset(posterior, {**coords, "x": points, "level": levels}, attrs=about)
-    return {"/": xr.Dataset(attrs=about), **groups}
+        groups = {"sample_stats": data.stats, "posterior": groups["posterior"] | data.samples}
+    return _from_dict(
+        {group: {name: np.asarray(values) for name, values in each.items()} for group, each in groups.items()},
+        name="fit" if fitted else "draws",
+        coords={"x": x, "level": levels},
+        dims={"F": ["x"], "q": ["level"]},
+        check_conventions=False,  # few draws of many chains are welcome
+        attrs=dict.fromkeys(["/", *groups], about),
+    )
 
 
-def _default_points(quantiles: Any) -> Any:
-    """Round mean quantiles to a thousandth of their range, to be read."""
-    means = np.asarray(quantiles, float).mean(axis=(0, 1))
-    width = means[-1] - means[0]
-    digits = int(np.clip(3 - np.floor(np.log10(width)), 0, 15)) if width > 0 else 15
-    return np.unique(means.round(digits))
-
-
-def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = None) -> "pd.DataFrame":
+def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Sequence[str] | None = None) -> "pd.DataFrame":
     """
     Tabulate posterior means with their Monte Carlo errors and convergence, and warn of what is bad.
 
@@ -214,7 +198,7 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
     data : Fit, Draws or xarray.DataTree
         A fit, or a tree with a group ``posterior``.
     x, levels : array_like, optional
-        Where to look at F, and levels of q, for a fit or draws: see :func:`to_datatree`.
+        Where to look at F, and levels of q, for a fit or draws, as in :func:`to_datatree`.
     names : sequence of str, optional
         Variables to tabulate instead.
 
@@ -239,7 +223,6 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
     ('good', True)
     """
     _load_numpyro()
-    import xarray as xr
     from arviz_stats.summary import summary as tabulate
 
     tree = data if hasattr(data, "children") else to_datatree(data, x, levels)
@@ -247,18 +230,26 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
         raise ValueError("x and levels are given: a tree already has its points; leave them out")
     if "posterior" not in tree.children:
         raise ValueError(f"data has groups {sorted(tree.children)}: a summary needs posterior")
-    posterior = tree["posterior"]
-    names, chains = _names(posterior, names), posterior.sizes["chain"]
+    posterior = tree["posterior"].to_dataset()
+    if names is None:
+        names = [str(name) for name, v in posterior.items() if name in ("F", "q") or {*v.dims} == {"chain", "draw"}]
+        if not names:
+            raise ValueError(
+                f"names is not given, and none of {list(posterior)} is a single number: say which to tabulate"
+            )
+    for i, name in enumerate(names):
+        if name not in posterior.data_vars:
+            raise ValueError(f"names[{i}] = {name!r}: the posterior has {', '.join(map(str, posterior.data_vars))}")
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # r_hat of a constant is 0/0
         table = tabulate(tree, var_names=names, kind="all", round_to="none")
-        # Which numbers are the same in every draw: their distance to the first is 0, where sd may be rounding.
-        values = posterior.to_dataset()[names]
-        apart = xr.DataTree.from_dict({"posterior": abs(values - values.isel(chain=0, draw=0, drop=True))})
-        constant = tabulate(apart, var_names=names, kind="stats", round_to="none")["mean"].to_numpy(float) == 0
+    # Numbers that are the same in every draw; their sd may be rounding.
+    values = posterior[list(names)]
+    spread = values.max(("chain", "draw")) - values.min(("chain", "draw"))
+    constant = np.concatenate([np.ravel(spread[name]) for name in names]) == 0
     table = table[["mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat"]].astype(float)
     table["verdict"] = [
-        "constant" if fixed else _verdict(row, chains)
+        "constant" if fixed else _verdict(row, posterior.sizes["chain"])
         for fixed, (_, row) in zip(constant, table.iterrows(), strict=True)
     ]
     for label, row in table[~table["verdict"].isin(["good", "constant"])].iterrows():
@@ -272,17 +263,6 @@ def summary(data: Any, x: Numbers = None, levels: Numbers = None, names: Any = N
             stacklevel=2,
         )
     return table
-
-
-def _names(posterior: Any, names: Any) -> list[str]:
-    """Return the variables to tabulate: those asked for, or F, q and what is a single number."""
-    if names is None:
-        return [str(n) for n, v in posterior.data_vars.items() if n in ("F", "q") or set(v.dims) == {"chain", "draw"}]
-    known = [str(name) for name in posterior.data_vars]
-    for i, name in enumerate(names):
-        if name not in known:
-            raise ValueError(f"names[{i}] = {name!r}: the posterior has {', '.join(known)}")
-    return list(names)
 
 
 def _verdict(row: Any, chains: int) -> str:
@@ -331,19 +311,13 @@ def plot_ecdf_pit(pits: Any, prob: Scalar = 0.95, coverage: bool = False, **opti
         from arviz_plots import plot_ecdf_pit as draw
     except ImportError as error:
         raise ImportError("this plot needs arviz_plots: pip install '.[plots]' in a clone of dpconformal") from error
-    name = "envelope_prob" if "envelope_prob" in inspect.signature(draw).parameters else "ci_prob"
-    return draw(as_datatree(pits), coverage=coverage, **{"backend": "matplotlib", name: prob, **options})
-
-
-def as_datatree(pits: Any) -> Any:
-    """Put PITs where ArviZ looks for those of simulation-based calibration."""
-    pits = getattr(pits, "pits", pits)
-    chains = {}
-    for name, values in (pits if isinstance(pits, dict) else {"pit": pits}).items():
-        array = np.asarray(as_numbers(name, values), float)
-        raise_at(name, array, ~((array >= 0) & (array <= 1)), "must lie in [0, 1]")
-        chains[name] = array.reshape(1, -1)
+    option = "envelope_prob" if "envelope_prob" in inspect.signature(draw).parameters else "ci_prob"
+    if isinstance(pits, Sbc):
+        pits = pits.pits
+    named = pits if isinstance(pits, dict) else {"pit": pits}
+    chains = {name: as_unit_numbers(name, values).reshape(1, -1) for name, values in named.items()}
     sizes = {name: chain.size for name, chain in chains.items()}
     if len(set(sizes.values())) > 1:
         raise ValueError(f"pits have unequal lengths, {sizes}: ArviZ draws them over the same rounds")
-    return _from_dict({"prior_sbc": chains})
+    tree = _from_dict({"prior_sbc": chains})  # where ArviZ looks for the PITs of simulation-based calibration
+    return draw(tree, coverage=coverage, **{"backend": "matplotlib", option: prob, **options})

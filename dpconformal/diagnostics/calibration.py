@@ -1,6 +1,7 @@
-"""Are posteriors calibrated? Simulation-based calibration, and how often credible intervals hold the truth."""
+"""Are posteriors calibrated? Bands for uniform numbers, simulation-based calibration, credible intervals."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,29 +10,219 @@ import numpy as np
 from jaxtyping import Array
 from scipy import special
 
-from dpconformal.diagnostics.uniformity import Uniformity, check_probability, uniformity
+from dpconformal import metrics
 from dpconformal.dirichlet.samplers import dirichlet
 from dpconformal.priors import Prior
+from dpconformal.replay import Replay
+from dpconformal.schedules import Schedule
 from dpconformal.theory import concentration as concentration_of
 from dpconformal.theory import moments
 from dpconformal.validation import Numbers, Scalar, as_numbers, check_float, check_int, raise_at
 
+_LARGEST = 100_000  # beyond this many numbers the level is that of so many
 _LEAST = 0.03  # of the parameters of F at a point; less makes masses below 1e-308 too often
+
+
+def check_probability(name: str, value: Scalar) -> float:
+    """Return a probability strictly between 0 and 1 as a plain number."""
+    return float(check_float(name, value, 0.0, 1.0, open_low=True, open_high=True))
+
+
+def as_unit_numbers(name: str, values: Numbers) -> np.ndarray:
+    """Return numbers in [0, 1] as an array."""
+    array = np.asarray(as_numbers(name, values), float)
+    raise_at(name, array, ~((array >= 0) & (array <= 1)), "must lie in [0, 1]")
+    return array
+
+
+def ecdf_band(count: int, prob: Scalar = 0.95, points: int = 99) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    Compute a band that holds the whole ECDF of iid uniform numbers with a given probability.
+
+    At each grid point the band is the binomial interval of one common level, as in Säilynoja, Bürkner and Vehtari
+    (2022), but the level is exact, not simulated.
+
+    Parameters
+    ----------
+    count, points : int
+        N numbers, and K grid points k/(K + 1) between 0 and 1.
+    prob : float
+        Probability in (0, 1) that the ECDF is inside at all grid points.
+
+    Returns
+    -------
+    tuple of ndarray, shape (K,)
+        Grid, lower and upper end, as shares of N; both ends belong to the band.
+
+    Examples
+    --------
+    >>> grid, low, high = ecdf_band(100, prob=0.9, points=3)
+    >>> grid, low, high
+    (array([0.25, 0.5 , 0.75]), array([0.17, 0.4 , 0.66]), array([0.34, 0.6 , 0.83]))
+    """
+    grid, low, high = _count_band(count, prob, points)
+    return grid, low / count, high / count
+
+
+def _count_band(count: int, prob: Scalar, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the grid of a band, and its ends as whole numbers of the N."""
+    count, prob, points = check_int("count", count, 1), check_probability("prob", prob), check_int("points", points, 1)
+    grid = np.arange(1, points + 1) / (points + 1)
+    # The level is exact up to 100,000 numbers, and that of 100,000 is used for more: by then the counts are so nearly
+    # continuous that it is all but that of the Brownian bridge. From 50,000 on the probability changes by less than
+    # 0.001.
+    return grid, *_binomial_interval(count, grid, band_level(min(count, _LARGEST), prob, points)[0])
+
+
+@functools.lru_cache(maxsize=256)
+def band_level(count: int, prob: float, points: int) -> tuple[float, float]:
+    """Find the level of the binomial intervals that hold the ECDF together, and with which probability they do."""
+    grid = np.arange(1, points + 1) / (points + 1)
+    small, large = (1 - prob) / points, 1.0  # Bonferroni's level is small enough
+    for _ in range(30):
+        middle = np.sqrt(small * large)
+        inside = simultaneous_coverage(count, *_binomial_interval(count, grid, middle))
+        small, large = (middle, large) if inside >= prob else (small, middle)
+    return float(small), simultaneous_coverage(count, *_binomial_interval(count, grid, small))
+
+
+def _binomial_interval(count: int, grid: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of the binomial interval at each point."""
+    from scipy import stats  # slow to import
+
+    low, high = (stats.binom.ppf(tail, count, grid).astype(int) for tail in (level / 2, 1 - level / 2))
+    return low, high
+
+
+def simultaneous_coverage(count: int, low: np.ndarray, high: np.ndarray) -> float:
+    """Compute the probability that the counts of iid uniform numbers stay within limits at equally spaced points."""
+    from scipy.stats import poisson
+
+    # The counts in the cells between the points are independent Poisson counts, given that these add up to N. So the
+    # count moves from point to point by a convolution, and what leaves the limits is dropped on the way.
+    step = poisson.pmf(np.arange(count + 1), count / (low.size + 1))
+    used = np.flatnonzero(step > 1e-18)
+    begin, step = int(used[0]), step[used[0] : used[-1] + 1]
+    alive, floor = np.ones(1), 0
+    for least, most in zip((*low, count), (*high, count), strict=True):
+        alive, floor = np.convolve(alive, step), floor + begin
+        kept = np.zeros(max(most - least + 1, 0))
+        start, stop = max(least, floor), min(most, floor + alive.size - 1)
+        if stop >= start:
+            kept[start - least : stop - least + 1] = alive[start - floor : stop - floor + 1]
+        alive, floor = kept, least
+    return float(min(alive.sum() / poisson.pmf(count, count), 1.0))
+
+
+class Uniformity(NamedTuple):
+    """
+    How far numbers are from uniform ones; made by :func:`uniformity`.
+
+    ``difference`` is the share of the ``size`` numbers up to each point of ``grid``, minus the point. If they are iid
+    uniform it lies between ``low`` and ``high`` with probability ``prob``, at all points at once: ``inside`` says
+    whether it does, and ``first_outside`` is the first grid point where it does not, or NaN. ``p_value`` is that of
+    the exact test of Kolmogorov and Smirnov. With ``coverage`` the numbers are abs(2u - 1), and the shares up to m are
+    the coverage of central intervals of mass m.
+    """
+
+    grid: np.ndarray  # (K,)
+    difference: np.ndarray  # (K,)
+    low: np.ndarray  # (K,)
+    high: np.ndarray  # (K,)
+    inside: bool
+    p_value: float
+    first_outside: float
+    size: int
+    prob: float
+    coverage: bool
+
+
+def uniformity(pits: Numbers, prob: Scalar = 0.95, points: int = 99, coverage: bool = False) -> Uniformity:
+    """
+    Compare numbers with iid uniform ones: the ECDF beside a band that holds all of it, and an exact test.
+
+    Parameters
+    ----------
+    pits : array_like
+        Numbers in [0, 1], of any shape: ranks, PITs, posterior probabilities of what turned out true.
+    prob : float
+        Probability that iid uniform numbers stay inside the band everywhere.
+    points : int
+        K grid points k/(K + 1).
+    coverage : bool
+        Whether to look at abs(2u - 1), which is uniform if u is: a share up to m is then the coverage of the central
+        interval of mass m, so one picture shows every mass. It does not see a shift to one side as well.
+
+    Returns
+    -------
+    Uniformity
+        Its ``inside`` is the verdict; ``difference`` says where and how it fails.
+
+    Examples
+    --------
+    >>> u = (np.arange(1000) + 0.5) / 1000
+    >>> uniformity(u).inside, uniformity(u**1.2).inside
+    (True, False)
+    """
+    from scipy import stats
+
+    numbers = as_unit_numbers("pits", pits)
+    if not numbers.size:
+        raise ValueError("pits is empty: pass at least one number")
+    numbers = np.sort(np.abs(2 * numbers - 1) if coverage else numbers, axis=None)
+    grid, low, high = _count_band(numbers.size, prob, points)
+    below = np.searchsorted(numbers, grid, side="right")
+    outside = (below < low) | (below > high)
+    return Uniformity(
+        grid=grid,
+        difference=below / numbers.size - grid,
+        low=low / numbers.size - grid,
+        high=high / numbers.size - grid,
+        inside=not bool(outside.any()),
+        p_value=float(stats.kstest(numbers, "uniform", method="exact").pvalue),
+        first_outside=float(grid[outside.argmax()]) if outside.any() else np.nan,
+        size=numbers.size,
+        prob=float(prob),
+        coverage=bool(coverage),
+    )
+
+
+def randomised_pit(run: Replay, seed: int = 0) -> np.ndarray:
+    """
+    Compute the PIT of every round of a run, a score on an atom of the belief drawing its place within the atom.
+
+    Uniform if the belief of each round is the truth, and near uniform only for a belief that is still learning. What
+    iid scores must have, whatever the prior, is uniform :func:`dpconformal.diagnostics.smoothed_ranks`.
+
+    Parameters
+    ----------
+    run : Replay
+        Of a belief; its beliefs are gone through again, as by :func:`dpconformal.metrics.pit`.
+    seed : int
+        Of the draws.
+
+    Returns
+    -------
+    ndarray, shape (..., T)
+        PITs, on the host.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(dpc.Exact(), dpc.streams.iid(20), levels=[0.5])
+    >>> randomised_pit(run).shape
+    (20,)
+    """
+    return np.asarray(metrics.pit(run, jax.random.key(check_int("seed", seed, 0))), float)
 
 
 class Sbc(NamedTuple):
     """
-    What :func:`sbc` found.
+    Where truths fell in their posteriors; made by :func:`sbc`.
 
-    Attributes
-    ----------
-    pits : dict of ndarray, shape (simulations,)
-        Where in its posterior each truth fell, uniform if the model is right: ``cdf``, the distribution function at a
-        point; ``quantile``, the threshold of a level; ``mean``; ``next``, the next score.
-    concentration, fitted : float
-        That of the simulation, and that of the posterior.
-    scores : int
-        How many the posterior has seen.
+    ``pits`` has an array for each quantity, uniform if the model is right: ``cdf``, the distribution function at a
+    point; ``quantile``, the threshold of a level; ``mean``; ``next``, the next score. ``concentration`` is that of the
+    simulation, ``fitted`` that of the posterior, and ``scores`` is how many the posterior has seen.
     """
 
     pits: dict[str, np.ndarray]  # (simulations,) each
@@ -59,7 +250,7 @@ def sbc(
     level: Scalar = 0.9,
     point: Scalar | None = None,
     fit_concentration: Scalar | None = None,
-    schedule: Any = None,
+    schedule: Schedule | Callable[..., Any] | None = None,
     draws: int = 19,
     seed: int = 0,
 ) -> Sbc:
@@ -76,10 +267,8 @@ def sbc(
         P0, on a bounded support that it fills.
     concentration : float
         a, of the simulation.
-    count : int
-        n, scores that the posterior sees.
-    simulations : int
-        How many.
+    count, simulations : int
+        n scores that the posterior sees, in so many simulations.
     bins : int
         Bins of equal width over the support, at least two.
     level : float
@@ -90,10 +279,8 @@ def sbc(
         The concentration of the posterior; the right one by default.
     schedule : Schedule or callable, optional
         Instead: the concentration that a schedule has in round n + 1.
-    draws : int
-        Posterior draws among which the true mean is ranked.
-    seed : int
-        Of the simulation.
+    draws, seed : int
+        Posterior draws among which the true mean is ranked, and the seed of the simulation.
 
     Returns
     -------
@@ -111,14 +298,14 @@ def sbc(
     False
     """
     count, bins, draws = check_int("count", count, 0), check_int("bins", bins, 2), check_int("draws", draws, 1)
-    true = check_float("concentration", concentration, 0.0, open_low=True)
+    seed, simulations = check_int("seed", seed, 0), check_int("simulations", simulations, 1)
+    true = fitted = check_float("concentration", concentration, 0.0, open_low=True)
     if fit_concentration is not None and schedule is not None:
         raise ValueError("fit_concentration and schedule both say how to fit: pass one of them")
-    fitted = true if fit_concentration is None else fit_concentration
-    fitted = check_float("fit_concentration", fitted, 0.0, open_low=True)
+    if fit_concentration is not None:
+        fitted = check_float("fit_concentration", fit_concentration, 0.0, open_low=True)
     if schedule is not None:
-        why = "it must leave the scores some weight"
-        fitted = concentration_of(count + 1, schedule)
+        why, fitted = "it must leave the scores some weight", concentration_of(count + 1, schedule)
         fitted = check_float("schedule's concentration", fitted, 0.0, open_low=True, hint=why)
     level = check_probability("level", level)
     low, high = moments.support(prior)
@@ -130,7 +317,6 @@ def sbc(
     masses, centres = masses / masses.sum(), (edges[:-1] + edges[1:]) / 2
     where = masses @ centres if point is None else check_float("point", point, edges[0], edges[-1])
     at = int(np.argmin(np.abs(edges[1:-1] - where)))
-
     ends = masses[: at + 1].sum(), masses[at + 1 :].sum()
     if true * min(ends) < _LEAST:
         raise ValueError(
@@ -138,20 +324,19 @@ def sbc(
             f"P0 has a mass of {min(ends):.2g} on one side of it; take a larger one, or another point"
         )
     with jax.enable_x64(True):  # a small concentration makes masses that single precision does not know
-        keys = jax.random.split(jax.random.key(check_int("seed", seed, 0)), check_int("simulations", simulations, 1))
+        keys = jax.random.split(jax.random.key(seed), simulations)
         shapes = (jnp.asarray(a * masses, float) for a in (true, fitted))
-        found = _simulation(count, draws)(keys, *shapes, jnp.asarray(centres, float))
+        found = _simulate(keys, *shapes, jnp.asarray(centres, float), count, draws)
     p, seen, following, smaller, equal = (np.asarray(part) for part in found)
-
-    u, v, w = np.random.default_rng(check_int("seed", seed, 0)).random((3, len(p)))
+    u, v, w = np.random.default_rng(seed).random((3, simulations))
     posterior = np.cumsum(fitted * masses + seen, axis=1)
-    total, rows = fitted + count, np.arange(len(p))
+    total, rows = fitted + count, np.arange(simulations)
     truth, above = np.cumsum(p, axis=1), p[:, at + 1 :].sum(axis=1)
     reached = np.minimum((truth < level).sum(axis=1), bins - 1)  # the bin of the true threshold
-    chance = np.ones((len(p), bins + 1))  # that the threshold's bin is before the k-th
+    chance = np.ones((simulations, bins + 1))  # that the threshold's bin is before the k-th
     chance[:, 0] = 0
     chance[:, 1:-1] = 1 - special.betainc(posterior[:, :-1], total - posterior[:, :-1], level)
-    belief = np.concatenate([np.zeros((len(p), 1)), posterior / total], axis=1)
+    belief = np.concatenate([np.zeros((simulations, 1)), posterior / total], axis=1)
     pits = {
         "cdf": _beta_cdf(posterior[:, at], total - posterior[:, at], truth[:, at], above),
         "quantile": _uniform_between(chance[rows, reached], chance[rows, reached + 1], u),
@@ -171,11 +356,11 @@ def _uniform_between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np
     return np.clip(low + share * (high - low), 0, 1)
 
 
-@functools.cache
-def _simulation(count: int, draws: int) -> Any:
-    """Compile all simulations as one program."""
+@jax.jit(static_argnames=("count", "draws"))
+def _simulate(keys: Array, shape: Array, fit: Array, centres: Array, count: int, draws: int) -> tuple[Array, ...]:
+    """Run all simulations as one program."""
 
-    def one(key: Array, shape: Array, fit: Array, centres: Array) -> tuple[Array, ...]:
+    def one(key: Array) -> tuple[Array, ...]:
         first, second, third = jax.random.split(key, 3)
         p = dirichlet(first, shape, 1)[0]
         places = jax.random.uniform(second, (count + 1,), p.dtype)
@@ -186,11 +371,17 @@ def _simulation(count: int, draws: int) -> Any:
         mean = jnp.dot(p, centres)
         return p, seen, bins[-1], jnp.sum(means < mean), jnp.sum(means == mean)
 
-    return jax.jit(jax.vmap(one, in_axes=(0, None, None, None)))
+    return jax.vmap(one)(keys)
 
 
 def credible_pits(
-    truth: Prior, prior: Prior, schedule: Any, count: int, level: Scalar = 0.9, datasets: int = 2000, seed: int = 0
+    truth: Prior,
+    prior: Prior,
+    schedule: Schedule | Callable[..., Any] | None,
+    count: int,
+    level: Scalar = 0.9,
+    datasets: int = 2000,
+    seed: int = 0,
 ) -> np.ndarray:
     """
     Compute where in its posterior the true quantile lies, for many simulated data sets.
@@ -217,10 +408,8 @@ def credible_pits(
         n, scores seen.
     level : float
         Level of the threshold, in (0, 1).
-    datasets : int
-        Simulated data sets.
-    seed : int
-        Of the simulation.
+    datasets, seed : int
+        Simulated data sets, and the seed of the simulation.
 
     Returns
     -------
@@ -276,9 +465,7 @@ def interval_coverage(pits: Numbers, masses: Numbers) -> Any:
     >>> interval_coverage([0.01, 0.3, 0.5, 0.9], masses=[0.5, 0.9])
     array([0.5 , 0.75])
     """
-    pits, masses = np.asarray(as_numbers("pits", pits), float), np.asarray(as_numbers("masses", masses), float)
-    for name, values in (("pits", pits), ("masses", masses)):
-        raise_at(name, values, ~((values >= 0) & (values <= 1)), "must lie in [0, 1]")
+    pits, masses = as_unit_numbers("pits", pits), as_unit_numbers("masses", masses)
     if pits.ndim != 1 or not pits.size:
         raise ValueError(f"pits has shape {pits.shape}: pass one number a data set, at least one")
     ordered = np.sort(np.abs(2 * pits - 1))

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import special
 
 from dpconformal.engine.totals import totals_of
-from dpconformal.learner import BeliefLearner
+from dpconformal.learner import BeliefLearner, Learner
 from dpconformal.replay import replay
 from dpconformal.validation import Numbers, as_levels, as_numbers, check_int
 
@@ -44,16 +44,12 @@ def compare(
         A function of a ``numpy.random.Generator`` and the number of rounds that returns scores of shape (rounds,); or
         recorded scores, at least two and as many as rounds. Then a data set is a random order of as many of them as
         there are rounds. In a random order scores are exchangeable, whatever they were.
-    datasets : int
-        How many, at least two.
-    rounds : int
-        Rounds of each.
+    datasets, rounds : int
+        How many data sets, at least two, and the rounds of each.
     levels : array_like, shape (A,)
         Levels to ask for.
-    burn_in : int
-        Rounds at the start that are not counted.
-    seed : int
-        Of the simulation.
+    burn_in, seed : int
+        Rounds at the start that are not counted, and the seed of the simulation.
 
     Returns
     -------
@@ -68,19 +64,15 @@ def compare(
 
     Notes
     -----
-    With a simulator the data sets are independent. A standard error is their standard deviation over the root of their
-    number, and falls with ``datasets``.
+    With a simulator the data sets are independent, and a standard error falls with ``datasets``.
 
     Data sets from a record share its scores. There a standard error says how far the mean would move *if another such
-    stretch were recorded*, and more data sets do not take it below that. The record is cut into 20 to 39 consecutive
-    blocks (fewer than 20 scores: one each), each is left out in turn, and the learners run over what is left of the
-    first 30 random orders: a delete-a-group jackknife, which errs on the large side for what varies with the order
-    more than with the record. The means have no bias, since a random order of iid scores is a sample from the same
-    source.
-
-    These errors hold for iid scores; of dependence between scores they count what is short against a block. They are
-    too small, or zero, for what hangs on a few scores: levels above whose thresholds the record has only a handful,
-    such as 0.99 with a hundred scores.
+    stretch were recorded*, and more data sets do not take it below that: each of 20 to 39 consecutive blocks of the
+    record (fewer than 20 scores: each score) is left out in turn, and the learners run over what is left of the first
+    30 random orders. This delete-a-group jackknife errs on the large side for what varies with the order more than with
+    the record. It holds for iid scores, and counts dependence that is short against a block. It is too small, or zero,
+    for what hangs on a few scores: levels above whose thresholds the record has only a handful, such as 0.99 with a
+    hundred scores.
 
     Examples
     --------
@@ -93,43 +85,44 @@ def compare(
     import xarray as xr
 
     named = _learners_by_name(learners)
-    datasets, rounds, burn_in = (
-        check_int("datasets", datasets, 2),
-        check_int("rounds", rounds, 1),
-        check_int("burn_in", burn_in, 0),
-    )
+    datasets, rounds = check_int("datasets", datasets, 2), check_int("rounds", rounds, 1)
+    burn_in, seed = check_int("burn_in", burn_in, 0), check_int("seed", seed, 0)
     if burn_in >= rounds:
         raise ValueError(f"burn_in = {burn_in}: must leave some of the {rounds} rounds to count")
     as_levels(levels)  # checks them; in NumPy they stay as written, also where JAX works in float32
     asked = np.asarray(levels, float)
     if asked.ndim != 1 or not asked.size:
         raise ValueError(f"levels has shape {asked.shape}: pass a list of levels, such as [0.9]")
-    rngs = [
-        np.random.default_rng(child) for child in np.random.SeedSequence(check_int("seed", seed, 0)).spawn(datasets)
-    ]
+    rngs = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(datasets)]
     if callable(simulator):
         record, orders = np.zeros(0), None
-        scores = np.stack([_simulate(simulator, rng, rounds) for rng in rngs])
+        drawn = [np.asarray(as_numbers("simulator's scores", simulator(rng, rounds)), float) for rng in rngs]
+        for one in drawn:
+            if one.shape != (rounds,):
+                raise ValueError(f"simulator returned shape {one.shape}: expected ({rounds},), a score a round")
+        scores = np.stack(drawn)
     else:
-        record = _check_record(simulator, rounds)
+        record = np.asarray(as_numbers("simulator", simulator), float)
+        if record.ndim != 1 or record.size < max(rounds, 2):
+            least = f"rounds = {rounds}" if rounds > 1 else "two"
+            raise ValueError(f"simulator has shape {record.shape}: pass a function, or at least {least} scores")
         block = record.size - leave_out_blocks(record.size).shape[1]
         orders = np.stack([rng.permutation(record.size)[: rounds + block] for rng in rngs])  # enough without a block
         scores = record[orders[:, :rounds]]
-    every = ("learner", "level", "dataset")
-    parts = _measure(named, scores, asked, burn_in)
-    dims = {name: every if part.ndim == 3 else every[::2] for name, part in parts.items()}
+    dims = dict.fromkeys(MEASURES, ("learner", "level", "dataset")) | {"crps": ("learner", "dataset")}
     data = xr.Dataset(
-        {name: (dims[name], part) for name, part in parts.items()},
+        {name: (dims[name], part) for name, part in _measure(named, scores, asked, burn_in).items()},
         {"learner": list(named), "level": asked, "dataset": np.arange(datasets)},
-        {"diagnostics": "compare", "rounds": rounds, "burn_in": burn_in, "seed": int(seed), "record": record.size},
+        {"diagnostics": "compare", "rounds": rounds, "burn_in": burn_in, "seed": seed, "record": record.size},
     )
     left = {} if orders is None else _measure_without_blocks(named, record, orders, rounds, asked, burn_in)
-    found = [_means_and_errors(name, data[name], left.get(name), record.size) for name in MEASURES]
-    return data.assign({key: value for each in found for key, value in each.items()})
+    for name in MEASURES:
+        data = data.assign(_means_and_errors(name, data[name], left.get(name), record.size))
+    return data
 
 
 def _measure(
-    learners: Mapping[str, Any], scores: np.ndarray, levels: np.ndarray, burn_in: int, end: int | None = None
+    learners: Mapping[str, Learner], scores: np.ndarray, levels: np.ndarray, burn_in: int, end: int | None = None
 ) -> dict[str, np.ndarray]:
     """Return each measure over the rounds from ``burn_in`` to ``end``, over (learner, level, data set)."""
     datasets, rounds = scores.shape
@@ -156,7 +149,12 @@ def _measure(
 
 
 def _measure_without_blocks(
-    learners: Mapping[str, Any], record: np.ndarray, orders: np.ndarray, rounds: int, levels: np.ndarray, burn_in: int
+    learners: Mapping[str, Learner],
+    record: np.ndarray,
+    orders: np.ndarray,
+    rounds: int,
+    levels: np.ndarray,
+    burn_in: int,
 ) -> dict[str, np.ndarray]:
     """Return each measure over (learner, level, block): its mean over orders of the record without the block."""
     rows, orders = leave_out_blocks(record.size), orders[:_ORDERS]
@@ -187,7 +185,8 @@ def _means_and_errors(
     return found
 
 
-def _learners_by_name(learners: Any) -> dict[str, Any]:
+def _learners_by_name(learners: Any) -> dict[str, Learner]:
+    """Name learners after their class, or by their repr where two share a class, if they have no names."""
     if isinstance(learners, Mapping):
         named = {str(name): learner for name, learner in learners.items()}
     elif isinstance(learners, (list, tuple)):
@@ -203,21 +202,6 @@ def _learners_by_name(learners: Any) -> dict[str, Any]:
     return named
 
 
-def _simulate(simulator: Any, rng: np.random.Generator, rounds: int) -> np.ndarray:
-    scores = np.asarray(as_numbers("simulator's scores", simulator(rng, rounds)), float)
-    if scores.shape != (rounds,):
-        raise ValueError(f"simulator returned shape {scores.shape}: expected ({rounds},), a score a round")
-    return scores
-
-
-def _check_record(simulator: Any, rounds: int) -> np.ndarray:
-    record = np.asarray(as_numbers("simulator", simulator), float)
-    if record.ndim != 1 or record.size < max(rounds, 2):
-        least = f"rounds = {rounds}" if rounds > 1 else "two"
-        raise ValueError(f"simulator has shape {record.shape}: pass a function, or at least {least} scores")
-    return record
-
-
 def leave_out_blocks(count: int) -> np.ndarray:
     """List the positions of a record that stay when each of its consecutive blocks, 20 to 39 of them, is left out."""
     # What remains at the end, shorter than a block, is never left out.
@@ -227,7 +211,7 @@ def leave_out_blocks(count: int) -> np.ndarray:
     return kept + length * (kept >= starts[:, None])
 
 
-def jackknife_error(values: Any, count: int, kept: int) -> Any:
+def jackknife_error(values: np.ndarray, count: int, kept: int) -> Any:
     """Estimate a standard error over records by the delete-a-group jackknife, from one value without each block."""
     # Few blocks tell a standard error roughly: times what Student's distribution asks for, two of these have the
     # probability of two exact ones. With 20 blocks that is 1.07.

@@ -1,5 +1,6 @@
 """Coverage with its uncertainty, level by level and window by window; and whether misses follow one another."""
 
+import bisect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from scipy import special
 
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.compositions import Head
-from dpconformal.diagnostics.uniformity import check_probability
+from dpconformal.diagnostics.calibration import check_probability
 from dpconformal.metrics import covered, rolling_coverage
 from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run, observed_rounds
 from dpconformal.metrics.summary import as_written
@@ -27,9 +28,9 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     Compare coverage with its level, beside three bands that answer three questions.
 
     The interval of Clopper and Pearson says what the chance to cover may have been, had it been the same in all rounds.
-    The band of the theory says what the coverage of this very learner may be, if the scores are iid: early
-    rounds and the weight of the prior are accounted for (:func:`dpconformal.theory.certify`). Theorem 3 says how likely
-    the last threshold is to cover, given the scores before it (:func:`dpconformal.theory.coverage_bound`).
+    The band of the theory says what this very learner may cover if the scores are iid, early rounds and the weight of
+    the prior included (:func:`dpconformal.theory.certify`). Theorem 3 says how likely the last threshold is to cover,
+    given the scores before it (:func:`dpconformal.theory.coverage_bound`).
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     -------
     xarray.Dataset
         Over ``level`` (and ``batch`` axes): ``coverage``; ``low`` and ``high``, the interval; ``band_low`` and
-        ``band_high``, NaN where the theory claims nothing, as with a discount or a delay and for learners that are not
+        ``band_high``, NaN where the theory claims nothing: with a discount or a delay, and for learners that are not
         :class:`dpconformal.Exact`, :class:`dpconformal.Quantized` or a head on one; ``claimed``, whether it does;
         ``passed``, whether the coverage is inside the band or nothing is claimed; ``theorem_low`` and
         ``theorem_high``, Theorem 3's bounds for the last round, NaN for all but an undiscounted Exact.
@@ -58,36 +59,41 @@ def coverage_curve(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05) -> "x
     """
     import xarray as xr
 
-    tail = (1 - check_probability("prob", prob)) / 2
-    delta = check_probability("delta", delta)
-    lines = [_band_check(one, delta) for _, one in sequences(run, observed=False)]
+    prob, delta = check_probability("prob", prob), check_probability("delta", delta)
+    checks: list[Check] = []
+    for _, sequence in sequences(run, observed=False):
+        one = sequence.observed()
+        # Where scores became known late, nothing is claimed.
+        checks.append(no_claim(one) if not_at_once(sequence) else coverage_check(one, path_of(one), delta))
     run = run.observed()
     hits = covered(run)
     rounds, found = hits.shape[-2], hits.sum(axis=-2)
     seen = found / rounds if rounds else np.full(found.shape, np.nan)
-    bands = [np.array([getattr(line, end) for line in lines], float).reshape(found.shape) for end in ("low", "high")]
+    low, high = clopper_pearson(found, rounds, (1 - prob) / 2)
+    band_low, band_high = (
+        np.array([getattr(check, end) for check in checks], float).reshape(found.shape) for end in ("low", "high")
+    )
     if not isinstance(run.learner, (Exact, Quantized, Head)):  # what others are held to is not their own
-        bands = [np.full(found.shape, np.nan)] * 2
-    claimed = ~np.isnan(bands[0])
-    names = ("low", "high", "band_low", "band_high", "theorem_low", "theorem_high")
-    ends = *clopper_pearson(found, rounds, tail), *bands, *_last_threshold_bounds(run, delta, found.shape)
-    variables: dict[str, Any] = {"coverage": seen, **dict(zip(names, ends, strict=True)), "claimed": claimed}
-    variables["passed"] = ~claimed | ((seen >= bands[0]) & (seen <= bands[1]))
+        band_low = band_high = np.full(found.shape, np.nan)
+    theorem_low, theorem_high = _last_threshold_bounds(run, delta, found.shape)
+    claimed = ~np.isnan(band_low)
+    variables = {
+        "coverage": seen,
+        "low": low,
+        "high": high,
+        "band_low": band_low,
+        "band_high": band_high,
+        "theorem_low": theorem_low,
+        "theorem_high": theorem_high,
+        "claimed": claimed,
+        "passed": ~claimed | ((seen >= band_low) & (seen <= band_high)),
+    }
     dims, levels = [*batch_axes(run), "level"], np.asarray(run.levels)
     coords = {"level": as_written(levels)} if levels.ndim == 1 else {}
     if levels.ndim > 1:
         variables["levels"] = levels.astype(float)
-    about = {"diagnostics": "coverage", "learner": repr(run.learner), "rounds": rounds}
-    about |= {"prob": float(prob), "delta": delta}
+    about = {"diagnostics": "coverage", "learner": repr(run.learner), "rounds": rounds, "prob": prob, "delta": delta}
     return xr.Dataset({name: (dims, value) for name, value in variables.items()}, coords, about)
-
-
-def _band_check(sequence: Replay, delta: float) -> Check:
-    """Hold one sequence to the band; where scores became known late, nothing is claimed."""
-    run = sequence.observed()
-    if not_at_once(sequence):
-        return no_claim(run)
-    return coverage_check(run, path_of(run), delta)
 
 
 def clopper_pearson(count: np.ndarray, rounds: int, tail: float) -> tuple[np.ndarray, np.ndarray]:
@@ -127,10 +133,9 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
     Returns
     -------
     xarray.Dataset
-        ``coverage`` over ``time`` (the last round of the window) and ``level``. The bands are the same at all times, so
-        they are over ``level``: ``low`` and ``high`` for all windows together
-        (:func:`window_band`), ``pointwise_low`` and ``pointwise_high`` for a single
-        one, which some window of a long run is bound to leave. ``passed``: whether a level never leaves the former.
+        ``coverage`` over ``time`` (the last round of the window) and ``level``. Over ``level`` alone: ``low`` and
+        ``high``, the band for all windows together; ``pointwise_low`` and ``pointwise_high`` for a single one, which
+        some window of a long run is bound to leave; ``passed``, whether a level never leaves the former.
 
     Examples
     --------
@@ -170,44 +175,39 @@ def rolling_band(run: Replay, window: int, prob: Scalar = 0.95) -> "xr.Dataset":
 
 def window_band(chance: Scalar, window: int, rounds: int, prob: Scalar = 0.95) -> tuple[int, int]:
     """Bound the number of heads of iid coins in every window, with a given probability for all windows together."""
-    # From the distribution of the largest window, by the product form of Naus (1982): what happens in two and in three
-    # windows' length is known exactly, and what is far apart is as good as independent. Each side has half of what is
-    # left over, so the probability of staying inside is at least ``prob``.
     chance = float(check_float("chance", chance, 0.0, 1.0))
     window, rounds = check_int("window", window, 1), check_int("rounds", rounds, 1)
     if window > rounds:
         raise ValueError(f"window = {window}: there are only {rounds} rounds")
+    # Each side has half of what is left over, so the probability of staying inside is at least ``prob``.
     tail = (1 - check_probability("prob", prob)) / 2
-    return window - _most_heads(1 - chance, window, rounds, tail), _most_heads(chance, window, rounds, tail)
 
+    def most_heads(chance: float) -> int:
+        """Return the least number that some window exceeds with at most the tail's probability."""
 
-def _most_heads(chance: float, window: int, rounds: int, tail: float) -> int:
-    """Return the least number that some window exceeds with at most a given probability."""
-    low, high = -1, window  # always exceeded, never exceeded
-    while high - low > 1:
-        middle = (low + high) // 2
-        exceeded = 1 - _all_windows_below(middle + 1, window, rounds, chance)
-        low, high = (low, middle) if exceeded <= tail else (middle, high)
-    return high
+        def is_enough(heads: int) -> bool:
+            return 1 - _all_windows_below(heads + 1, window, rounds, chance) <= tail
+
+        return bisect.bisect_left(range(window), True, key=is_enough)
+
+    return window - most_heads(1 - chance), most_heads(chance)
 
 
 def _all_windows_below(k: int, window: int, rounds: int, chance: float) -> float:
-    """Return the probability that every window has fewer than k heads: Naus's approximation, 1 ≤ k ≤ window."""
-    mean = window * chance
+    """Return the probability that every window has fewer than k heads, 1 ≤ k ≤ window, by Naus (1982)."""
+    # From the distribution of the largest window: what happens in two and in three windows' length is known exactly,
+    # and what is far apart is as good as independent.
+    from scipy.stats import binom  # slow to import
 
-    def exactly(j: np.ndarray | int) -> np.ndarray:
-        j = np.asarray(j)
-        log = special.gammaln(window + 1) - special.gammaln(j + 1) - special.gammaln(np.maximum(window - j, 0) + 1)
-        log = log + special.xlogy(j, chance) + special.xlog1py(np.maximum(window - j, 0), -chance)
-        return np.where((j >= 0) & (j <= window), np.exp(log), 0.0)
+    def exactly(j: np.ndarray | int) -> Any:
+        return binom.pmf(j, window, chance)
 
-    def up_to(j: np.ndarray | int, coins: int = window) -> np.ndarray:
-        j = np.asarray(j)
-        coins = max(coins, 0)
-        return np.where(j < 0, 0.0, np.where(j >= coins, 1.0, special.bdtr(np.clip(j, 0, coins), coins, chance)))
+    def up_to(j: np.ndarray | int, coins: int = window) -> Any:
+        return binom.cdf(j, max(coins, 0), chance)
 
     if rounds == window:
         return float(up_to(k - 1))
+    mean = window * chance
     here, below = exactly(k), up_to(k - 1)
     step = (k - 1) * up_to(k - 2) - mean * up_to(k - 3, window - 1)
     two = below**2 - here * step
@@ -231,10 +231,9 @@ def miss_dependence(run: Replay, lags: int = 10) -> "xr.Dataset":
     (``conditional``). The statistic of Ljung and Box (1978) looks for dependence over several lags.
 
     A belief that still learns does not have that chance, also if the scores are iid: its prior makes it cover too much
-    or too little. So ``unconditional`` and ``conditional`` reject a right belief far more often than they say. Over 500
-    iid scores of Beta(2, 5), at level 0.9 and with a uniform prior, ``unconditional_p`` is below 0.05 in 69 % of the
-    runs with the default schedule, 13 % with ``Dirichlet(5)`` and 3 % with ``Dirichlet(1)``. Whether *this* belief
-    covers as it may on iid scores is what :func:`dpconformal.diagnostics.coverage_curve` tells (``passed``).
+    or too little. So ``unconditional`` and ``conditional`` reject a right belief far more often than they say: in 69 %
+    of the runs over 500 iid scores of Beta(2, 5), at level 0.9 and with a uniform prior and the default schedule.
+    Whether *this* belief covers as it may is what :func:`dpconformal.diagnostics.coverage_curve` tells (``passed``).
     ``independence`` and ``ljung_box`` compare misses with their own share, and keep their size.
 
     Parameters

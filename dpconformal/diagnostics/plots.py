@@ -1,15 +1,14 @@
 """Pictures of runs, posteriors and studies. Matplotlib is imported when one is drawn."""
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
 
-from dpconformal.diagnostics.calibration import Sbc, interval_coverage
+from dpconformal.diagnostics.calibration import Sbc, Uniformity, ecdf_band, interval_coverage, uniformity
 from dpconformal.diagnostics.coverage import coverage_curve, rolling_band
-from dpconformal.diagnostics.uniformity import Uniformity, ecdf_band, uniformity
-from dpconformal.dirichlet.draws import Draws
-from dpconformal.dirichlet.posterior import Posterior
+from dpconformal.dirichlet import Draws, Posterior
 from dpconformal.display import COLOURS, FAINT, INK, OURS, as_label, panels
 from dpconformal.martingales import Exchangeability, exchangeability
 from dpconformal.plots import axes_or_new, check_one_sequence, shades
@@ -18,6 +17,8 @@ from dpconformal.validation import Numbers, Scalar, as_levels, check_float
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _BAND = "#e8e2d9"  # what chance allows
 _SERIES = (OURS, "#1d6fb8", "#2e8b57", "#7b3fa0", "#8a6d1f", "#1a9ba1", "#5f6368")
@@ -25,7 +26,7 @@ _TITLES = {"cdf": "distribution function", "quantile": "threshold", "mean": "mea
 _POINTS = 801  # at which a posterior is drawn, beside its scores
 
 
-def plot_uniformity(pits: Any, prob: Scalar = 0.95, coverage: bool = False, ax: Any = None) -> Any:
+def plot_uniformity(pits: Any, prob: Scalar = 0.95, coverage: bool = False, ax: "Axes | None" = None) -> "Axes":
     """
     Draw how far the ECDF is from the diagonal, with the band that it should stay in.
 
@@ -61,7 +62,7 @@ def plot_uniformity(pits: Any, prob: Scalar = 0.95, coverage: bool = False, ax: 
     return ax
 
 
-def plot_coverage(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05, ax: Any = None) -> Any:
+def plot_coverage(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05, ax: "Axes | None" = None) -> "Axes":
     """
     Draw by how much the coverage of each level is off, with both bands of its uncertainty.
 
@@ -104,7 +105,7 @@ def plot_coverage(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05, ax: An
         if here.any():
             label = f"coverage, Clopper–Pearson ({data.attrs['prob']:.4g})" if passed else "outside the theory's band"
             colour = OURS if passed else INK
-            style = {"linestyle": "", "markersize": 5, "linewidth": 1.2, "label": label}
+            style: dict[str, Any] = {"linestyle": "", "markersize": 5, "linewidth": 1.2, "label": label}
             ax.errorbar(level[here], seen[here] - level[here], bars[:, here], marker=marker, color=colour, **style)
     ax.set(xlabel="level", ylabel="coverage − level", title=f"Coverage over {data.attrs['rounds']:,} rounds")
     # Under the axes, where no point can be.
@@ -112,7 +113,7 @@ def plot_coverage(run: Replay, prob: Scalar = 0.95, delta: Scalar = 0.05, ax: An
     return ax
 
 
-def plot_rolling(run: Replay, window: int, prob: Scalar = 0.95) -> Any:
+def plot_rolling(run: Replay, window: int, prob: Scalar = 0.95) -> "Figure":
     """
     Draw the coverage along a run, with the band that it leaves nowhere if misses are pure chance.
 
@@ -157,7 +158,9 @@ def plot_rolling(run: Replay, window: int, prob: Scalar = 0.95) -> Any:
     return figure
 
 
-def plot_martingale(found: Any, threshold: Any = 100.0, seed: Any = 0, ax: Any = None) -> Any:
+def plot_martingale(
+    found: Any, threshold: Scalar = 100.0, seed: int | np.random.Generator = 0, ax: "Axes | None" = None
+) -> "Axes":
     """
     Draw the capital of one martingale or several over the rounds, and the round of the alarm.
 
@@ -166,10 +169,8 @@ def plot_martingale(found: Any, threshold: Any = 100.0, seed: Any = 0, ax: Any =
     found : array_like, Exchangeability or dict of Exchangeability
         Scores in time order; or what :func:`dpconformal.martingales.exchangeability` found in one sequence, which has
         settled ``threshold`` and ``seed``; or several of these by name, with one threshold.
-    threshold : float
-        The capital that makes an alarm.
-    seed : int
-        Of the ranks' smoothing.
+    threshold, seed : float, int
+        The capital that makes an alarm, and the seed of the ranks' smoothing.
     ax : matplotlib Axes, optional
         Where to draw; a new figure by default.
 
@@ -184,7 +185,8 @@ def plot_martingale(found: Any, threshold: Any = 100.0, seed: Any = 0, ax: Any =
     if not paths:
         raise ValueError("found is empty: pass at least one Exchangeability")
     limits = {name: path.threshold for name, path in paths.items()}
-    if len(set(limits.values())) > 1:
+    limit, *others = set(limits.values())
+    if others:
         raise ValueError(f"found has thresholds {limits}: a picture has one")
     for name, path in paths.items():
         if path.log_capital.ndim != 1:
@@ -193,11 +195,9 @@ def plot_martingale(found: Any, threshold: Any = 100.0, seed: Any = 0, ax: Any =
             )
     ax = axes_or_new(ax, 7.2, 3.6)
     rounds = max(path.log_capital.size for path in paths.values())
-    (limit,) = set(limits.values())
     ax.axhline(0, color=FAINT, linewidth=0.8)
     ax.axhline(np.log10(limit), color=INK, linewidth=0.9, linestyle="--", label=f"alarm at {limit:g}")
-    for i, (name, path) in enumerate(paths.items()):
-        colour = _SERIES[i % len(_SERIES)]
+    for (name, path), colour in zip(paths.items(), itertools.cycle(_SERIES), strict=False):
         height = np.concatenate([[0.0], path.log_capital / np.log(10)])  # everyone begins with 1
         ax.plot(np.arange(height.size), height, color=colour, linewidth=1.3, label=as_label(name))
         if path.alarm:
@@ -209,7 +209,7 @@ def plot_martingale(found: Any, threshold: Any = 100.0, seed: Any = 0, ax: Any =
     return ax
 
 
-def plot_sbc(found: Sbc, prob: Scalar = 0.95) -> Any:
+def plot_sbc(found: Sbc, prob: Scalar = 0.95) -> "Figure":
     """
     Draw the uniformity of each quantity of a simulation-based calibration.
 
@@ -239,7 +239,7 @@ def plot_sbc(found: Sbc, prob: Scalar = 0.95) -> Any:
     return figure
 
 
-def plot_compare(data: "xr.Dataset") -> Any:
+def plot_compare(data: "xr.Dataset") -> "Figure":
     """
     Draw coverage, width, loss and CRPS of learners, with two standard errors to either side.
 
@@ -298,7 +298,7 @@ def plot_compare(data: "xr.Dataset") -> Any:
     return figure
 
 
-def plot_calibration(pits: dict[str, Any], prob: Scalar = 0.95, ax: Any = None) -> Any:
+def plot_calibration(pits: dict[str, Numbers], prob: Scalar = 0.95, ax: "Axes | None" = None) -> "Axes":
     """
     Draw how often central credible intervals hold the truth, against the mass that they claim.
 
@@ -324,10 +324,8 @@ def plot_calibration(pits: dict[str, Any], prob: Scalar = 0.95, ax: Any = None) 
     grid, low, high = (np.concatenate([[0.0], part, [1.0]]) for part in (grid, low, high))
     ax.fill_between(grid, low, high, color=_BAND, linewidth=0, label="calibrated")
     ax.plot([0, 1], [0, 1], color=FAINT, linewidth=0.8)
-    for i, (name, values) in enumerate(pits.items()):
-        ax.plot(
-            grid, interval_coverage(values, grid), color=_SERIES[i % len(_SERIES)], linewidth=1.6, label=as_label(name)
-        )
+    for (name, values), colour in zip(pits.items(), itertools.cycle(_SERIES), strict=False):
+        ax.plot(grid, interval_coverage(values, grid), color=colour, linewidth=1.6, label=as_label(name))
     ax.set(xlabel="mass that an interval claims", ylabel="share of intervals that hold the truth")
     ax.set(xlim=(0, 1), ylim=(0, 1.005))
     ax.set_title("Credible intervals", color=INK)
@@ -337,9 +335,9 @@ def plot_calibration(pits: dict[str, Any], prob: Scalar = 0.95, ax: Any = None) 
 
 def plot_posterior(
     posterior: Posterior, levels: Numbers = (0.5, 0.9), mass: Scalar = 0.9, draws: Draws | None = None
-) -> Any:
+) -> "Figure":
     """
-    Draw what is known of the distribution F of scores, and of its quantiles.
+    Draw the posterior of the distribution F of scores, and of its quantiles.
 
     Parameters
     ----------
@@ -350,7 +348,7 @@ def plot_posterior(
     mass : float
         Probability of the band around F, point by point, and of the intervals of the quantiles.
     draws : Draws, optional
-        Draws of it, to be seen beside the closed form.
+        Draws of the posterior, to be seen beside the closed form.
 
     Returns
     -------
@@ -361,7 +359,12 @@ def plot_posterior(
     mass = float(check_float("mass", mass, 0.0, 1.0, open_low=True, open_high=True))
     as_levels(levels)
     asked = np.atleast_1d(np.asarray(levels, float))
-    x = _points_to_draw(posterior)
+    # Points across what is not negligible, and every score, where F jumps.
+    first, last = np.asarray(posterior.mean.quantile(np.array([0.001, 0.999])), float)
+    room, (low_end, high_end) = 0.05 * (last - first), (float(end) for end in posterior.prior.support)
+    first, last = max(low_end, first - room), min(high_end, last + room)
+    scores = np.asarray(posterior.scores, float)
+    x = np.union1d(np.linspace(first, last, _POINTS), scores[(scores >= first) & (scores <= last)])
     figure, axes = panels(1, 2, 10.0, 3.8)
     left, right = axes[0]
     g, total = np.asarray(posterior.mean.cdf(x), float), float(posterior.total)
@@ -388,16 +391,6 @@ def plot_posterior(
     right.set(xlabel="threshold", ylabel="P(q ≤ x)", ylim=(-0.02, 1.02), title="Posterior of the thresholds")
     right.legend(loc="upper left" if asked.min() >= 0.5 else "best", frameon=False, fontsize=9)
     return figure
-
-
-def _points_to_draw(posterior: Posterior) -> np.ndarray:
-    """Return points across what is not negligible, and every score, where F jumps."""
-    ends = np.asarray(posterior.mean.quantile(np.array([0.001, 0.999])), float)
-    room = 0.05 * (ends[1] - ends[0])
-    low, high = (float(end) for end in posterior.prior.support)
-    even = np.linspace(max(low, ends[0] - room), min(high, ends[1] + room), _POINTS)
-    scores = np.asarray(posterior.scores, float)
-    return np.unique(np.concatenate([even, scores[(scores >= even[0]) & (scores <= even[-1])]]))
 
 
 def _beta_quantile(total: float, mean: np.ndarray, probability: float) -> np.ndarray:

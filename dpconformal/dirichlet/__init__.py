@@ -1,11 +1,9 @@
 """The Dirichlet process behind the belief: posteriors in closed form, samples, models, choices."""
 
 from dpconformal.dirichlet.concentration import ConcentrationModel, ConcentrationPosterior, concentration_posterior
-from dpconformal.dirichlet.draws import Draws
-from dpconformal.dirichlet.fit import Fit, fit
-from dpconformal.dirichlet.models import MixtureModel, SticksModel
+from dpconformal.dirichlet.models import Fit, MixtureModel, SticksModel, fit
 from dpconformal.dirichlet.posterior import Posterior
-from dpconformal.dirichlet.samplers import future_scores, truncation
+from dpconformal.dirichlet.samplers import Draws, future_scores, truncation
 from dpconformal.dirichlet.selection import Choice, choose
 
 __all__ = [

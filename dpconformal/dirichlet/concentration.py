@@ -1,11 +1,10 @@
-"""How many scores is the prior worth? The posterior of the concentration, from binned scores, by quadrature."""
+"""The concentration, which says how many scores the prior is worth: its posterior from binned scores."""
 
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,28 +18,23 @@ from dpconformal.pytree import register
 from dpconformal.theory import moments
 from dpconformal.validation import Numbers, Scalar, as_numbers, check_int, checked_scores, raise_at
 
-MEDIAN, SPREAD = 10.0, 1.5  # of the default hyperprior, in scores and in log scores
+if TYPE_CHECKING:
+    from numpyro.distributions import Distribution
+
+_MEDIAN, _SPREAD = 10.0, 1.5  # of the default hyperprior, in scores and in log scores
 _POINTS, _DEPTH, _FAR = 4001, 45.0, 300.0  # e^-45 of the peak is left out; log a is looked for in [-300, 300]
 
 
 class ConcentrationPosterior(NamedTuple):
     """
-    What binned scores say about the concentration a; made by :func:`concentration_posterior`.
+    Posterior of the concentration a, given binned scores; made by :func:`concentration_posterior`.
 
-    Attributes
-    ----------
-    grid : ndarray, shape (G,)
-        Concentrations, evenly spaced in log a.
-    weights : ndarray, shape (G,)
-        Posterior probability that each stands for; they sum to 1.
-    prior : Prior
-        P0.
-    scores : ndarray, shape (n,)
-        The scores, sorted.
+    The posterior probabilities ``weights`` stand on the concentrations of a ``grid`` that is even in log a. ``prior``
+    is P0, and ``scores`` are the scores, sorted.
     """
 
     grid: np.ndarray  # (G,)
-    weights: np.ndarray  # (G,)
+    weights: np.ndarray  # (G,), they sum to 1
     prior: Prior
     scores: np.ndarray  # (n,)
 
@@ -83,13 +77,14 @@ class ConcentrationPosterior(NamedTuple):
             return np.asarray(Posterior(self.prior, alike, self.scores).mean.quantile(levels))[()]
 
     def _moment(self, power: int) -> float:
-        """Sum up a moment, unless its terms go on beyond the grid; where a support ends, there is nothing beyond."""
+        """Sum up a moment; infinite where its terms go on beyond the grid."""
         terms = self.weights * self.grid**power
+        # Where the hyperprior's support ends there is nothing beyond the grid.
         ended = self.weights[-1] > 1e-12 * self.weights.max()
         return float(terms.sum()) if ended or terms[-1] < 1e-9 * terms.max() else math.inf
 
     def _below(self) -> np.ndarray:
-        """Probability below each point of the grid, which stands for half of its own."""
+        """Probability below each point of the grid, half of its own included."""
         return np.cumsum(self.weights) - self.weights / 2
 
 
@@ -103,16 +98,10 @@ def concentration_posterior(
     tells a. The scores themselves do not: a draw of the process is discrete, so scores that are all distinct are ever
     more likely the larger a is, whatever the prior. Given a, the predictive distribution uses the scores as they are.
 
-    **The answer depends on the bins**, and less on the hyperprior. The likelihood asks how far counts scatter beyond
-    multinomial noise, and smooth scores scatter less the finer the bins are. So more bins make a larger: 200 scores of
-    Beta(2, 5) and a uniform prior give a mean of about 3 with 4 bins, 25 with 32, and 330 with 256, where most bins
-    hold one score or none. Read a as what the prior is worth *at that resolution*; choose bins that hold several scores
-    each, and try half and twice as many before you rely on it.
-
-    In log a the integrand is analytic and falls off at both ends at least exponentially (a likelihood with k occupied
-    bins like a^(k-1) at 0, and bounded at infinity, times the hyperprior). For such a function sums over an even grid
-    converge faster than any power of its step, unless the hyperprior has kinks or ends. The grid reaches out until the
-    integrand is e⁻⁴⁵ of its peak.
+    **The answer depends on the bins**: smooth scores scatter less the finer the bins are, so more bins make a larger.
+    200 scores of Beta(2, 5) and a uniform prior give a mean of about 3 with 4 bins, 25 with 32, and 330 with 256, where
+    most bins hold one score or none. Read a as what the prior is worth *at that resolution*; choose bins that hold
+    several scores each, and try half and twice as many before you rely on it.
 
     Parameters
     ----------
@@ -125,17 +114,13 @@ def concentration_posterior(
     hyperprior : numpyro.distributions.Distribution or callable, optional
         Of a; a callable maps an array of concentrations to log densities, up to a constant. By default a is log-normal
         with median 10 and spread 1.5: the prior is worth ten scores, give or take a factor of twenty (95 %). Its tails
-        are what keeps the posterior proper, also where the prior fits so well that the likelihood never falls.
+        keep the posterior proper where the prior fits so well that the likelihood never falls; one that does not is an
+        error.
 
     Returns
     -------
     ConcentrationPosterior
         With ``mean``, ``sd``, ``cdf``, ``quantile``, ``prior_weight`` and ``threshold``.
-
-    Raises
-    ------
-    ValueError
-        Also if the hyperprior leaves the posterior improper.
 
     Examples
     --------
@@ -154,6 +139,10 @@ def concentration_posterior(
         a = np.exp(z)
         return log_likelihood(a, counts, masses) + log_density(a) + z  # z: for the step is one in log a
 
+    # In log a the integrand is analytic and falls off at both ends at least exponentially (a likelihood with k occupied
+    # bins like a^(k-1) at 0, and bounded at infinity, times the hyperprior). For such a function sums over an even grid
+    # converge faster than any power of its step, unless the hyperprior has kinks or ends. The grid reaches out until
+    # the integrand is e⁻⁴⁵ of its peak.
     grid = np.linspace(*_range(height, hyperprior), _POINTS)
     heights = height(grid)
     weights = np.exp(heights - heights.max())
@@ -180,33 +169,35 @@ def log_likelihood(a: Numbers, counts: Numbers, masses: Numbers) -> np.ndarray:
 
 def _log_rising(x: np.ndarray, count: np.ndarray | float) -> np.ndarray:
     """Return the log of x(x + 1)...(x + count - 1)."""
-    # betaln keeps its digits where two gammaln would cancel.
     some = np.where(count > 0, count, 1)
+    # betaln keeps its digits where two gammaln would cancel.
     return np.where(count > 0, gammaln(some) - betaln(x, some), 0.0)
 
 
 def _log_hyperprior(hyperprior: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the log density of a hyperprior as a function of concentrations."""
+    """Return the log density of a hyperprior as a function of concentrations, in float64."""
     if hyperprior is None:
-        return lambda a: -(((np.log(a) - math.log(MEDIAN)) / SPREAD) ** 2) / 2 - np.log(a)
-    if hasattr(hyperprior, "log_prob"):
-        return partial(_numpyro_density, hyperprior)
-    if callable(hyperprior):
+        return lambda a: -(((np.log(a) - math.log(_MEDIAN)) / _SPREAD) ** 2) / 2 - np.log(a)
+    if not hasattr(hyperprior, "log_prob"):
+        if not callable(hyperprior):
+            raise ValueError(
+                f"hyperprior = {hyperprior!r}: pass a NumPyro distribution or a function that gives log densities"
+            )
         return lambda a: np.broadcast_to(np.asarray(hyperprior(a), float), a.shape)
-    raise ValueError(f"hyperprior = {hyperprior!r}: pass a NumPyro distribution or a function that gives log densities")
+    least, most = _ends(hyperprior)
 
+    def log_density(a: np.ndarray) -> np.ndarray:
+        # exp(log(100)) is above 100: the end of a bounded support would be lost.
+        a = np.where(np.isclose(a, least, rtol=1e-12, atol=0), least, a)
+        a = np.where(np.isclose(a, most, rtol=1e-12), most, a)
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            inside = np.asarray(hyperprior.support(jnp.asarray(a)))
+            with warnings.catch_warnings():  # where NumPyro warns of numbers outside the support, the density is 0
+                warnings.filterwarnings("ignore", message="Out-of-support values")
+                value = hyperprior.log_prob(jnp.asarray(a))
+            return np.where(inside, np.asarray(value, float), -np.inf)
 
-def _numpyro_density(distribution: Any, a: np.ndarray) -> np.ndarray:
-    """Evaluate the log density of a NumPyro distribution, in float64."""
-    least, most = _ends(distribution)
-    # exp(log(100)) is above 100: the end of a bounded support would be lost.
-    a = np.where(np.isclose(a, least, rtol=1e-12, atol=0), least, np.where(np.isclose(a, most, rtol=1e-12), most, a))
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        inside = np.asarray(distribution.support(jnp.asarray(a)))
-        with warnings.catch_warnings():  # where NumPyro warns of numbers outside the support, the density is 0
-            warnings.filterwarnings("ignore", message="Out-of-support values")
-            value = distribution.log_prob(jnp.asarray(a))
-        return np.where(inside, np.asarray(value, float), -np.inf)
+    return log_density
 
 
 def _ends(hyperprior: Any) -> tuple[float, float]:
@@ -216,7 +207,7 @@ def _ends(hyperprior: Any) -> tuple[float, float]:
 
 
 def _range(height: Callable[[np.ndarray], np.ndarray], hyperprior: Any) -> tuple[float, float]:
-    """Zoom in on where the integrand is not negligible."""
+    """Return the ends, in log a, between which the integrand is not negligible, by zooming in on them."""
     least, most = _ends(hyperprior)
     left = first = max(math.log(least), -_FAR) if least > 0 else -_FAR
     right = last = min(math.log(most), _FAR) if most > 0 else _FAR
@@ -237,15 +228,13 @@ def _range(height: Callable[[np.ndarray], np.ndarray], hyperprior: Any) -> tuple
 
 
 @register(static=("total",))
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class ConcentrationModel:
     """
     Counts of binned scores are Dirichlet-multinomial: their spread around the prior tells the concentration.
 
-    One parameter: quadrature does the same in a millisecond. The model is to check it, and to build upon.
-
-    What it says of a depends on the bins: the finer they are, the larger a becomes, by orders of magnitude where they
-    hold a score or none each. :func:`~dpconformal.dirichlet.concentration.concentration_posterior` has figures.
+    Quadrature does the same in a millisecond (:func:`~dpconformal.dirichlet.concentration.concentration_posterior`,
+    which also says how the answer depends on the bins). The model is to check it, and to build upon.
 
     Its F is the belief *given* the concentration a, (a P0 + counts)/(a + n) at the edges of the bins and in between as
     the prior is. So draws of F(x) and of q differ by what is not known about a only, and say less than a posterior of
@@ -271,45 +260,38 @@ class ConcentrationModel:
     Array([0.3125, 0.625 ], dtype=float...)
     """
 
-    counts: np.ndarray
-    masses: np.ndarray
-    hyperprior: Any
-    prior: Prior
-    total: int
+    counts: Numbers
+    masses: Numbers
+    hyperprior: "Distribution | None" = None
+    prior: Prior = Uniform()
+    total: int = field(init=False)
 
-    def __init__(self, counts: Numbers, masses: Numbers, hyperprior: Any = None, prior: Prior = Uniform()) -> None:
-        held, given = (np.asarray(as_numbers(n, v), float) for n, v in (("counts", counts), ("masses", masses)))
-        if held.ndim != 1 or held.shape != given.shape or not held.size:
-            raise ValueError(f"counts has shape {held.shape} and masses {given.shape}: pass one of each a bin")
-        whole = np.isfinite(held) & (held >= 0) & (held == np.floor(held))
-        raise_at("counts", held, ~whole, "a count is a whole number, at least 0")
-        raise_at("masses", given, ~(np.isfinite(given) & (given > 0)), "must be above 0; merge empty bins")
-        if abs(given.sum() - 1) > 1e-6:
-            raise ValueError(f"masses sum to {given.sum():g}: they must sum to 1")
-        if hyperprior is not None and not hasattr(hyperprior, "log_prob"):
-            raise ValueError(f"hyperprior = {hyperprior!r}: pass a NumPyro distribution, such as Gamma(2.0, 0.1)")
-        for name, value in (("counts", held), ("masses", given / given.sum()), ("hyperprior", hyperprior)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "prior", prior)
-        object.__setattr__(self, "total", int(held.sum()))
+    def __post_init__(self) -> None:
+        counts, masses = (np.asarray(as_numbers(name, getattr(self, name)), float) for name in ("counts", "masses"))
+        if counts.ndim != 1 or counts.shape != masses.shape or not counts.size:
+            raise ValueError(f"counts has shape {counts.shape} and masses {masses.shape}: pass one of each a bin")
+        whole = np.isfinite(counts) & (counts >= 0) & (counts == np.floor(counts))
+        raise_at("counts", counts, ~whole, "a count is a whole number, at least 0")
+        raise_at("masses", masses, ~(np.isfinite(masses) & (masses > 0)), "must be above 0; merge empty bins")
+        if abs(masses.sum() - 1) > 1e-6:
+            raise ValueError(f"masses sum to {masses.sum():g}: they must sum to 1")
+        if self.hyperprior is not None and not hasattr(self.hyperprior, "log_prob"):
+            raise ValueError(f"hyperprior = {self.hyperprior!r}: pass a NumPyro distribution, such as Gamma(2.0, 0.1)")
+        object.__setattr__(self, "counts", counts)
+        object.__setattr__(self, "masses", masses / masses.sum())
+        object.__setattr__(self, "total", int(counts.sum()))
 
     @classmethod
     def from_scores(
-        cls, scores: Numbers, prior: Prior = Uniform(), bins: int = 32, hyperprior: Any = None
+        cls, scores: Numbers, prior: Prior = Uniform(), bins: int = 32, hyperprior: "Distribution | None" = None
     ) -> "ConcentrationModel":
         """
         Bin scores as :func:`~dpconformal.dirichlet.concentration.concentration_posterior` does.
 
         Parameters
         ----------
-        scores : array_like, shape (n,)
-            The scores.
-        prior : Prior
-            P0.
-        bins : int
-            Bins of equal prior mass. Finer bins give a larger concentration.
-        hyperprior : numpyro.distributions.Distribution, optional
-            Of the concentration.
+        scores, prior, bins, hyperprior
+            As that function takes them; a hyperprior must be a NumPyro distribution.
 
         Returns
         -------
@@ -321,8 +303,7 @@ class ConcentrationModel:
         >>> ConcentrationModel.from_scores([0.1, 0.2, 0.9], bins=2).counts
         array([2., 1.])
         """
-        counts, masses = bin_counts(scores, prior, bins)
-        return cls(counts, masses, hyperprior, prior)
+        return cls(*bin_counts(scores, prior, bins), hyperprior, prior)
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -334,7 +315,7 @@ class ConcentrationModel:
         import numpyro
 
         dtype = jnp.result_type(float)
-        hyperprior = self.hyperprior or numpyro.distributions.LogNormal(math.log(MEDIAN), SPREAD)
+        hyperprior = self.hyperprior or numpyro.distributions.LogNormal(math.log(_MEDIAN), _SPREAD)
         a = numpyro.sample("concentration", hyperprior)
         # Γ(x + c)/Γ(x) as the product that it is. As a difference of log Γ, which DirichletMultinomial takes, it is
         # lost to rounding for a large a, and its noise there can trap a chain at 10¹⁸.

@@ -1,7 +1,7 @@
 """The posterior of a Dirichlet process: its mean is the belief, its marginals are Beta, its quantiles known exactly."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,6 @@ from dpconformal.beliefs import Belief, Exact, Quantized
 from dpconformal.beliefs.belief import check_prior, check_valid_count
 from dpconformal.beliefs.quantized import bin_atoms, bin_edges, bin_index, check_rounding
 from dpconformal.compositions.heads import credible_level, exceedance, raise_to_edges
-from dpconformal.dirichlet.draws import Draws
 from dpconformal.priors import Prior
 from dpconformal.pytree import register
 from dpconformal.schedules import Dirichlet
@@ -31,6 +30,11 @@ from dpconformal.validation import (
     raise_at,
 )
 
+if TYPE_CHECKING:
+    import numpyro.distributions as dist
+
+    from dpconformal.dirichlet.samplers import Draws
+
 _LEAST = 1e-30  # of a concentration; in single precision less is nothing
 
 
@@ -38,11 +42,12 @@ _LEAST = 1e-30  # of a concentration; in single precision less is nothing
 @dataclass(frozen=True)
 class Posterior:
     """
-    What is known of the distribution F of scores, after some of them: a Dirichlet process with concentration a + n.
+    Posterior of the distribution F of scores, given some of them: a Dirichlet process with concentration a + n.
 
     Its mean is the belief of :class:`dpconformal.Exact` with ``schedules.Dirichlet(a)``. Beyond the mean it says how
     sure one may be: F(x) has a Beta distribution, and so the posterior of any threshold q_α, the α-quantile of F, has
-    a closed form. That is computed on the host in float64 whatever JAX's setting is.
+    a closed form. That is computed on the host in float64 whatever JAX's setting is. The methods take arrays of levels
+    α in [0, 1], thresholds and probabilities, which broadcast, and return arrays or numbers.
 
     Parameters
     ----------
@@ -57,9 +62,8 @@ class Posterior:
     bins : int, optional
         Where scores are in that many equal bins, as those of :class:`dpconformal.Quantized` are.
     rounding : {"up", "nearest"}
-        Where the scores of a bin stand. At its upper edge: then all statements are exact at the edges of the bins. At
-        its centre: then F is exact just below the edges, for a score on an edge has moved up. Without bins it
-        means nothing.
+        Where the scores of a bin stand: at its upper edge, and all statements are exact at the edges of the bins; or at
+        its centre, and F is exact just below the edges, for a score on an edge has moved up.
 
     Examples
     --------
@@ -102,8 +106,13 @@ class Posterior:
         if is_traced(scores, counts):
             scores, counts = jnp.asarray(scores), None if counts is None else jnp.asarray(counts)
         order = scores.argsort()
-        if is_traced(a, scores, counts, self.prior.support):
-            a = _nan_if_invalid(a, scores, counts, self.prior.support)
+        if is_traced(a, scores, counts, self.prior.support):  # NaN stands for what could not be checked on the host
+            low, high = self.prior.support
+            valid = jnp.all((jnp.asarray(scores) >= low) & (jnp.asarray(scores) <= high) & jnp.isfinite(scores))
+            if counts is not None:
+                valid &= jnp.all((jnp.asarray(counts) >= 0) & jnp.isfinite(counts))
+            a = jnp.asarray(a, float_dtype(scores))
+            a = jnp.where(valid & (a > 0) & jnp.isfinite(a), a, jnp.nan)
         object.__setattr__(self, "concentration", a)
         object.__setattr__(self, "scores", scores[order])
         object.__setattr__(self, "counts", None if counts is None else counts[order])
@@ -169,24 +178,9 @@ class Posterior:
         """The mean of F, which is the belief about the next score."""
         return _mean_belief(self)
 
-    def cdf_marginal(self, x: Numbers) -> Any:
+    def cdf_marginal(self, x: Numbers) -> "dist.Beta":
         """
-        Return the posterior of F(x), a Beta distribution.
-
-        Parameters
-        ----------
-        x : array_like
-            Inside the support, where F(x) is neither 0 nor 1 for certain.
-
-        Returns
-        -------
-        numpyro.distributions.Beta
-            With the shape of x, in JAX's precision.
-
-        Raises
-        ------
-        ValueError
-            Naming an x at which F(x) is certain.
+        Return the posterior of F(x), a Beta distribution of NumPyro; an x at which F(x) is certain is an error.
 
         Examples
         --------
@@ -204,19 +198,7 @@ class Posterior:
 
     def quantile_cdf(self, level: Numbers, x: Numbers) -> Any:
         """
-        Return the posterior probability that the quantile q_level of F is at most x.
-
-        Parameters
-        ----------
-        level : array_like
-            α in [0, 1].
-        x : array_like
-            Thresholds; broadcasts against the levels.
-
-        Returns
-        -------
-        ndarray or float
-            P(q_α ≤ x) = P(F(x) ≥ α), exact, in float64.
+        Return the posterior probability that the quantile q_level is at most x: P(q_α ≤ x) = P(F(x) ≥ α).
 
         Examples
         --------
@@ -233,19 +215,7 @@ class Posterior:
 
     def quantile_icdf(self, level: Numbers, probability: Numbers) -> Any:
         """
-        Return the quantiles of the posterior of q_level: the inverse of :meth:`quantile_cdf` in x.
-
-        Parameters
-        ----------
-        level : array_like
-            α in [0, 1].
-        probability : array_like
-            In (0, 1); broadcasts against the levels.
-
-        Returns
-        -------
-        ndarray or float
-            Thresholds: the smallest x with P(q_α ≤ x) at least the probability.
+        Return the smallest x with P(q_level ≤ x) at least the probability: the inverse of :meth:`quantile_cdf` in x.
 
         Examples
         --------
@@ -263,17 +233,7 @@ class Posterior:
 
     def quantile_median(self, level: Numbers) -> Any:
         """
-        Return the posterior median of the quantile q_level of F.
-
-        Parameters
-        ----------
-        level : array_like
-            α in [0, 1].
-
-        Returns
-        -------
-        ndarray or float
-            Thresholds, each as likely too high as too low.
+        Return the posterior median of the quantile q_level: a threshold as likely too high as too low.
 
         Examples
         --------
@@ -285,19 +245,9 @@ class Posterior:
 
     def quantile_interval(self, level: Numbers, mass: Scalar = 0.9) -> tuple[Any, Any]:
         """
-        Return the central credible interval of the quantile q_level of F.
+        Return the ends of the central credible interval of q_level, whose posterior probability is ``mass``.
 
-        Parameters
-        ----------
-        level : array_like
-            α in [0, 1].
-        mass : float
-            Posterior probability of the interval, in (0, 1).
-
-        Returns
-        -------
-        tuple of ndarray or float
-            Its ends. With bins they are moved out to edges, since the scores of a bin may lie anywhere in it.
+        With bins the ends are moved out to edges, since the scores of a bin may lie anywhere in it.
 
         Examples
         --------
@@ -308,23 +258,17 @@ class Posterior:
         """
         mass = check_float("mass", mass, 0.0, 1.0, open_low=True, open_high=True)
         low, high = (self.quantile_icdf(level, (1 + sign * mass) / 2) for sign in (-1, 1))
-        return self._to_lower_edge(low), self._to_upper_edge(high)
+        if self.bins is not None:  # down to the lower edge of the bin, whose scores may lie anywhere in it
+            with jax.enable_x64(True):
+                index = bin_index(jnp.asarray(low), self.prior.support, self.bins, self.rounding)
+                low = np.asarray(bin_edges(self.prior.support, self.bins, np.float64)[index])[()]
+        return low, self._to_upper_edge(high)
 
     def credible_threshold(self, level: Numbers, confidence: Scalar = 0.95) -> Any:
         """
         Return the smallest threshold that covers at least ``level`` with posterior probability ``confidence``.
 
-        Parameters
-        ----------
-        level : array_like
-            α in [0, 1].
-        confidence : float
-            In (0, 1).
-
-        Returns
-        -------
-        ndarray or float
-            Bayesian tolerance bounds; :class:`dpconformal.Credible` gives those of every round of a replay.
+        This is a Bayesian tolerance bound; :class:`dpconformal.Credible` gives those of every round of a replay.
 
         Examples
         --------
@@ -335,31 +279,14 @@ class Posterior:
         confidence = check_float("confidence", confidence, 0.0, 1.0, open_low=True, open_high=True)
         return self._to_upper_edge(self.quantile_icdf(level, confidence))
 
-    def _to_upper_edge(self, thresholds: Any) -> Any:
-        """Raise to the upper edge of a bin, where its scores stand at the centre."""
-        if self.bins is None or self.rounding == "up":
-            return thresholds
-        with jax.enable_x64(True):
-            return np.asarray(raise_to_edges(self.prior.support, jnp.asarray(thresholds), self.bins))[()]
-
-    def _to_lower_edge(self, thresholds: Any) -> Any:
-        """Lower to the lower edge of a bin, whose scores may lie anywhere in it."""
-        if self.bins is None:
-            return thresholds
-        with jax.enable_x64(True):
-            index = bin_index(jnp.asarray(thresholds), self.prior.support, self.bins, self.rounding)
-            return np.asarray(bin_edges(self.prior.support, self.bins, np.float64)[index])[()]
-
-    def sample(self, key: Array, draws: int, method: str = "split", size: int | None = None) -> Draws:
+    def sample(self, key: Array, draws: int, method: str = "split", size: int | None = None) -> "Draws":
         """
         Draw distributions F from the posterior.
 
         Parameters
         ----------
-        key : PRNG key
-            ``jax.random.key(seed)``.
-        draws : int
-            How many.
+        key, draws : PRNG key, int
+            ``jax.random.key(seed)``, and how many to draw.
         method : {"split", "grid", "sticks", "urn", "bootstrap"}
             See :mod:`dpconformal.dirichlet.samplers`. The default is exact up to a tail of the prior's part.
         size : int, optional
@@ -378,12 +305,13 @@ class Posterior:
         >>> bool(abs(np.mean(np.asarray(sampled) <= 0.5) - posterior.quantile_cdf(0.9, 0.5)) < 0.05)
         True
         """
-        from dpconformal.dirichlet.samplers import SAMPLERS
+        from dpconformal.dirichlet.samplers import SAMPLERS, check_sampler_size
 
         if method not in SAMPLERS:
             raise ValueError(f"method = {method!r}: pass one of {', '.join(map(repr, SAMPLERS))}")
         check_not_batched(self.prior)
-        return SAMPLERS[method](self, key, check_int("draws", draws, 1), size)
+        draws = check_int("draws", draws, 1)
+        return SAMPLERS[method](self, key, draws, check_sampler_size(self, method, draws, size))
 
     def _host_levels(self, level: Numbers) -> np.ndarray:
         if is_traced(self, level):
@@ -394,6 +322,13 @@ class Posterior:
         as_levels(level, name="level")
         return level
 
+    def _to_upper_edge(self, thresholds: np.ndarray | np.floating) -> Any:
+        """Raise to the upper edge of a bin, where its scores stand at the centre."""
+        if self.bins is None or self.rounding == "up":
+            return thresholds
+        with jax.enable_x64(True):
+            return np.asarray(raise_to_edges(self.prior.support, jnp.asarray(thresholds), self.bins))[()]
+
 
 def evidence(posterior: Posterior, dtype: Any = None) -> tuple[Array, Array, Array]:
     """Return the concentration, the scores and their counts, in a given precision or that of the scores."""
@@ -401,16 +336,6 @@ def evidence(posterior: Posterior, dtype: Any = None) -> tuple[Array, Array, Arr
     scores = jnp.asarray(posterior.scores, dtype)
     counts = jnp.ones(scores.shape, dtype) if posterior.counts is None else jnp.asarray(posterior.counts, dtype)
     return jnp.asarray(posterior.concentration, dtype), scores, counts
-
-
-def _nan_if_invalid(a: Any, scores: Any, counts: Any, support: tuple[Any, Any]) -> Array:
-    """Return the concentration, or NaN if anything that could not be checked on the host is out of range."""
-    low, high = support
-    valid = jnp.all((jnp.asarray(scores) >= low) & (jnp.asarray(scores) <= high) & jnp.isfinite(scores))
-    if counts is not None:
-        valid &= jnp.all((jnp.asarray(counts) >= 0) & jnp.isfinite(counts))
-    a = jnp.asarray(a, float_dtype(scores))
-    return jnp.where(valid & (a > 0) & jnp.isfinite(a), a, jnp.nan)
 
 
 @jax.jit
@@ -423,16 +348,9 @@ def _beta_shapes(posterior: Posterior, x: Array) -> tuple[Array, Array]:
     return a * (1 - share) + (cumulative[-1] - below), a * share + below
 
 
-@jax.jit
-def _mean_cdf(posterior: Posterior, x: Array) -> Array:
-    """Evaluate the mean of F(x), in the precision of x."""
-    return _mean_belief(posterior, x.dtype).cdf(x)
-
-
-@jax.jit
-def _mean_quantile(posterior: Posterior, p: Array) -> Array:
-    """Evaluate quantiles of the mean, in the precision of p."""
-    return _mean_belief(posterior, p.dtype).quantile(p)
+# The mean of F at x, and its quantiles, in the precision of what is asked.
+_mean_cdf = jax.jit(lambda posterior, x: _mean_belief(posterior, x.dtype).cdf(x))
+_mean_quantile = jax.jit(lambda posterior, p: _mean_belief(posterior, p.dtype).quantile(p))
 
 
 def _mean_belief(posterior: Posterior, dtype: Any = None) -> Belief:
@@ -444,23 +362,19 @@ def _mean_belief(posterior: Posterior, dtype: Any = None) -> Belief:
         scores, counts = jnp.full(1, jnp.inf, dtype), jnp.zeros(1, dtype)
     below = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(counts)])
     total = a + below[-1]
-    taken = (below[-1] - (total - a)) + (a - (total - (total - a)))  # by rounding, from the sum
+    lost = (below[-1] - (total - a)) + (a - (total - (total - a)))  # what rounding has taken from the sum
     cumulative = below / total
-    product, cut = _product(cumulative, total)
-    rest = (((below - product) - cut) - cumulative * taken) / total
+    # What rounding has taken from the quotient: below - cumulative · total. The factors are split into halves of half
+    # as many digits, whose products are exact (Dekker 1971).
+    splitter = 2.0 ** ((jnp.finfo(dtype).nmant + 2) // 2) + 1
+
+    def halves(x: Array) -> tuple[Array, Array]:
+        scaled = splitter * x
+        upper = scaled - (scaled - x)
+        return upper, x - upper
+
+    (c1, c2), (t1, t2) = halves(cumulative), halves(total)
+    product = cumulative * total
+    cut = ((c1 * t1 - product) + c1 * t2 + c2 * t1) + c2 * t2
+    rest = (((below - product) - cut) - cumulative * lost) / total
     return Belief(posterior.prior, a / total, scores, cumulative, used, rest)
-
-
-def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """Multiply, and tell what rounding has taken from the product (Dekker 1971)."""
-    bits = jnp.finfo(x.dtype).nmant + 1
-    (x1, x2), (y1, y2) = (_halves(factor, 2.0 ** ((bits + 1) // 2) + 1) for factor in (x, y))
-    product = x * y
-    return product, ((x1 * y1 - product) + x1 * y2 + x2 * y1) + x2 * y2
-
-
-def _halves(x: Array, splitter: float) -> tuple[Array, Array]:
-    """Split a number into two of half as many digits."""
-    scaled = splitter * x
-    upper = scaled - (scaled - x)
-    return upper, x - upper

@@ -1,13 +1,14 @@
-"""The concentration, and if need be the prior, by how well beliefs would have predicted each score from the past."""
+"""Choose the concentration, and if need be the prior, by how well beliefs predict each score from the past."""
 
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dpconformal.beliefs import Exact
+from dpconformal.martingales.exchangeability import arrival_ranks
 from dpconformal.priors import Histogram, Mixture, Prior, Uniform
 from dpconformal.schedules import Dirichlet
 from dpconformal.theory import moments
@@ -34,17 +35,10 @@ _SMALL = 256  # scores whose distances are computed pair by pair
 
 class Choice(NamedTuple):
     """
-    A prior and a concentration; made by :func:`choose`.
+    A prior P0 and a concentration a, how many scores it is worth; made by :func:`choose`.
 
-    Attributes
-    ----------
-    concentration : float
-        a, how many scores the prior is worth.
-    prior : Prior
-        P0.
-    table : xarray.Dataset
-        ``score`` over (prior, concentration): the mean score of the rounds that were scored; smaller is better.
-        Its attributes say how many scores taught the priors and how many scored them.
+    ``table`` has the ``score`` of each candidate over (prior, concentration), the mean over the rounds that were
+    scored; smaller is better. Its attributes say how many scores taught the priors and how many scored them.
     """
 
     concentration: float
@@ -72,10 +66,9 @@ def choose(
     Choose the concentration, and if none is given the prior, by how well they would have predicted.
 
     Beliefs (a P0 + counts)/(a + n) predict each score from those before it. A prior that is learned comes from the
-    first part of the stretch and is scored on the rest, never on the same scores: a histogram of the very scores it
-    predicts would look perfect, and with it an infinite concentration. For the same reason the belief of a learned
-    prior starts the scored part without scores; they are in the prior already. A given prior is scored on the whole
-    stretch.
+    first part of the stretch and is scored on the rest: on the scores that taught it a histogram would look perfect,
+    and with it an infinite concentration. The belief of a learned prior starts the scored part without scores, which
+    are in the prior already. A given prior is scored on the whole stretch.
 
     Parameters
     ----------
@@ -87,15 +80,13 @@ def choose(
         Candidates, increasing.
     by : {"crps", "log_score"}
         The continuous ranked probability score, computed exactly; or minus the log-probability of the cell in which the
-        score falls. The log score needs cells: by density, the atoms of a belief would not count at all and
-        the best concentration would be infinite.
+        score falls. By density the atoms of a belief would not count, and the best concentration would be infinite.
     bins : sequence of int, optional
         Bins of the histograms to learn; 4, 8, 16, 32 and 64 by default. Not with ``prior``.
     learn : float, optional
         Share of the stretch that teaches the priors, in (0, 1); half by default. Not with ``prior``.
     low, high : float, optional
-        The support of a learned prior, which must hold the scores to come as well; [0, 1] by default. Not with
-        ``prior``.
+        The support of a learned prior, which must hold all scores to come; [0, 1] by default. Not with ``prior``.
     cells : int, optional
         Cells of equal width for the log score, 20 by default. Not with ``by="crps"``.
 
@@ -128,17 +119,21 @@ def choose(
         for name, value in (("bins", bins), ("learn", learn), ("low", low), ("high", high)):
             if value is not None:
                 raise ValueError(f"{name} = {value!r}: only a prior that is learned has it; leave out prior or {name}")
-        values, taught = _check_sequence(scores, moments.support(prior)), 0
-        candidates: dict[str, Prior] = {type(prior).__name__: prior}
+        support, share = moments.support(prior), 0.0
     else:
-        ends = check_float("low", 0.0 if low is None else low), check_float("high", 1.0 if high is None else high)
-        check_interval("choose", *ends)
-        values = _check_sequence(scores, ends)
+        support = check_float("low", 0.0 if low is None else low), check_float("high", 1.0 if high is None else high)
+        check_interval("choose", *support)
         share = check_float("learn", _LEARN if learn is None else learn, 0.0, 1.0, open_low=True, open_high=True)
-        taught = int(share * values.size)
+    check_time_index("scores", scores)
+    values = np.asarray(checked_scores(scores, support), float)
+    if values.ndim != 1:
+        raise ValueError(f"scores has shape {values.shape}: pass one sequence, shape (T,)")
+    taught = int(share * values.size)
+    candidates: dict[str, Prior] = {"uniform": Uniform(*support)} if prior is None else {type(prior).__name__: prior}
+    if prior is None:
         sizes = [check_int(f"bins[{i}]", size, 1) for i, size in enumerate(_BINS if bins is None else bins)]
-        learned = [Histogram.from_scores(values[:taught], k, low=ends[0], high=ends[1]) for k in sizes]
-        candidates = {"uniform": Uniform(*ends)} | {f"histogram_{k}": p for k, p in zip(sizes, learned, strict=True)}
+        learned = (Histogram.from_scores(values[:taught], k, low=support[0], high=support[1]) for k in sizes)
+        candidates |= {f"histogram_{k}": histogram for k, histogram in zip(sizes, learned, strict=True)}
     scored = values[taught:]
     if not scored.size or (prior is None and not taught):
         raise ValueError(f"scores has {values.size} entries: too few to choose from")
@@ -161,14 +156,6 @@ def choose(
         {"by": by, "taught": taught, "scored": scored.size},
     )
     return Choice(float(grid[column]), list(candidates.values())[best], table)
-
-
-def _check_sequence(scores: Numbers, support: tuple[Any, Any]) -> np.ndarray:
-    check_time_index("scores", scores)
-    values = np.asarray(checked_scores(scores, support), float)
-    if values.ndim != 1:
-        raise ValueError(f"scores has shape {values.shape}: pass one sequence, shape (T,)")
-    return values
 
 
 def crps_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray) -> np.ndarray:
@@ -201,10 +188,7 @@ def log_terms(prior: Prior, scores: np.ndarray, concentrations: np.ndarray, cell
     edges = np.linspace(low, high, cells + 1)
     masses = np.diff(moments.cdf(prior, edges))
     cell = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, cells - 1)
-    order = np.argsort(cell, kind="stable")
-    starts = np.searchsorted(cell[order], np.arange(cells))
-    before = np.empty(scores.size)
-    before[order] = np.arange(scores.size) - starts[cell[order]]
+    before = arrival_ranks(cell)[1]  # how many of the past are in the same cell
     a, n = concentrations[:, None], np.arange(scores.size)
     with np.errstate(divide="ignore"):  # a cell that the prior rules out
         return np.mean(np.log(a + n) - np.log(a * masses[cell] + before), axis=1)
@@ -233,14 +217,12 @@ def distances_to_past(scores: np.ndarray) -> np.ndarray:
 
 def _half_mean_difference(prior: Prior) -> float:
     """∫ P0(1 - P0), between the points where the density jumps."""
-    low, high = moments.support(prior)
-    points = np.unique(np.concatenate([[low, high], landmarks(prior), *_jumps(prior)]))
+
+    def jumps(prior: Prior) -> list[np.ndarray]:
+        if isinstance(prior, Mixture):
+            return [points for part in prior.components for points in (*jumps(part), np.array(moments.support(part)))]
+        return [np.asarray(prior.edges, float)] if isinstance(prior, Histogram) else []
+
+    points = np.unique(np.concatenate([moments.support(prior), landmarks(prior), *jumps(prior)]))
     product = integral(lambda x: (value := moments.cdf(prior, x)) * (1 - value), points[:-1], points[1:])
     return float(np.sum(product))
-
-
-def _jumps(prior: Prior) -> list[Any]:
-    """List points at which the density of a prior jumps."""
-    if isinstance(prior, Mixture):
-        return [points for component in prior.components for points in [*_jumps(component), moments.support(component)]]
-    return [np.asarray(prior.edges, float)] if isinstance(prior, Histogram) else []

@@ -1,1 +1,1 @@
-"""The ways through recorded rounds: the generic scan, and pointer loops that a learner offers as its kernel."""
+"""How recorded rounds are run: the generic scan, or pointer loops that a learner offers as its kernel."""

@@ -12,8 +12,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from dpconformal.engine.gaps import cdf_of_many, quantiles_between_atoms
-from dpconformal.engine.pointer_loop import NO_PLACE, Arrivals, Walk, decay_in_place, put, take
+from dpconformal.engine.pointer_loop import (
+    NO_PLACE,
+    Arrivals,
+    Walk,
+    cdf_of_many,
+    decay_in_place,
+    put,
+    quantiles_between_atoms,
+    take,
+)
 
 STRIDE = 2  # halvings in one pass of the loop: fewer passes, and a body that is still small enough to be native
 
@@ -22,8 +30,8 @@ def fenwick(masses: Num[Array, " N"]) -> Num[Array, " M"]:
     """
     Sum masses into a Fenwick tree.
 
-    Returns: Entry i, from 1 on, holds the mass of the 2^k places up to i, 2^k being the lowest bit of i; M is the power
-    of two above N.
+    Entry i, from 1 on, holds the mass of the 2^k places up to i, 2^k being the lowest bit of i. M - 1 is the power of
+    two above N.
     """
     size = 1 << masses.shape[0].bit_length()
     total = jnp.concatenate([jnp.zeros(1, masses.dtype), jnp.cumsum(masses)])
@@ -32,7 +40,7 @@ def fenwick(masses: Num[Array, " N"]) -> Num[Array, " M"]:
     return total - total[index - (index & -index)]
 
 
-def insert(tree: Num[Array, " M"], row: Any, first: Array) -> Num[Array, " M"]:
+def insert(tree: Num[Array, " M"], row: Arrivals, first: Array) -> Num[Array, " M"]:
     """Add the mass of a score that has arrived to a Fenwick tree."""
     size = tree.shape[0] - 1
 
@@ -48,9 +56,9 @@ def insert(tree: Num[Array, " M"], row: Any, first: Array) -> Num[Array, " M"]:
 
 def descend(tree: Num[Array, " M"], is_short: Callable[[Array, Array], Array]) -> Num[Array, "2"]:
     """
-    Find how many places, from the first on, together fall short of something.
+    Find the largest number of places, from the first on, that together fall short of something, and their mass.
 
-    Returns: The largest number of places that falls short, see :func:`as_index`, and their mass.
+    The number is a place for :func:`_as_index` to read.
     """
     size = tree.shape[0] - 1
     passes = -(-(size.bit_length() - 1) // STRIDE)
@@ -71,27 +79,25 @@ def descend(tree: Num[Array, " M"], is_short: Callable[[Array, Array], Array]) -
     return jnp.stack([_as_mass(passed, mass.dtype), mass])
 
 
-def _multiplied(tree: Array, pointers: Array, factor: Array) -> tuple[Array, Array]:
-    return tree * factor, pointers
+def _as_mass(index: Int[Array, ""], dtype: Any) -> Num[Array, ""]:
+    """Let an index travel beside a mass; its bits, where a float32 could not tell large ones apart."""
+    return lax.bitcast_convert_type(index, dtype) if dtype == jnp.float32 else index.astype(dtype)
 
 
-def tree_walk(
-    prior: Any,
-    masses: Num[Array, " N"],
-    values: Float[Array, " N"],
-    levels: Float[Array, "..."],
-) -> Walk:
+def _as_index(number: Num[Array, "..."]) -> Int[Array, "..."]:
+    """Read an index that travelled beside a mass."""
+    return lax.bitcast_convert_type(number, jnp.int32) if number.dtype == jnp.float32 else number.astype(jnp.int32)
+
+
+def tree_walk(prior: Any, masses: Num[Array, " N"], values: Float[Array, " N"], levels: Float[Array, "..."]) -> Walk:
     """
-    Find each level's place anew in every round, by halving; over rows of :class:`Arrivals`.
+    Find each level's place anew in every round, by halving; a row of the walk is :class:`Arrivals`.
 
-    ``masses``: Of the scores seen before the first round, by their place; 0 for those to come. Counts, or discounted
-    sums.
+    ``masses`` are counts or discounted sums of the scores seen before the first round, by place; 0 for those to come.
     """
-    dtype, count = values.dtype, levels.shape[-1]
+    dtype, tree = values.dtype, fenwick(masses)
     low, high = (jnp.asarray(end, dtype) for end in prior.support)
-    tree = fenwick(masses)
-    size = tree.shape[0] - 1
-    padding = size - values.shape[0]
+    padding = tree.shape[0] - 1 - values.shape[0]
     # Place i of the tree is entry i - 1 here; what is no score always reaches a level.
     share = jnp.where(jnp.isfinite(values), cdf_of_many(prior, values), jnp.inf)
     share = jnp.concatenate([share, jnp.full(padding + 1, jnp.inf, dtype)])
@@ -99,58 +105,32 @@ def tree_walk(
     values = jnp.concatenate([low[None], values, jnp.full(padding + 1, high, dtype)])
 
     def find(tree: Array, row: Any, level: Array, pointer: Any) -> Num[Array, "2"]:
-        del pointer  # the last round's answer is of no use
-        return descend(
-            tree,
-            lambda places, mass: row.prior_weight * take(share, places - 1) + row.atom * mass.astype(dtype) < level,
-        )
+        def is_short(places: Array, mass: Array) -> Array:
+            return row.prior_weight * take(share, places - 1) + row.atom * mass.astype(dtype) < level
+
+        return descend(tree, is_short)
 
     def read(found: Any, rows: Any, levels: Array) -> Array:
-        passed, mass = as_index(found[..., 0]), found[..., 1]
-        prior_weight, atom = rows.prior_weight[:, None], rows.atom[:, None]
-        mass = atom * mass.astype(dtype)
-        reached = prior_weight * share[passed] + mass
-        return quantiles_between_atoms(prior, prior_weight, mass, values[passed], values[passed + 1], reached, levels)
+        passed, below = _as_index(found[..., 0]), found[..., 1]
+        left, right = values[passed], values[passed + 1]
+        return quantiles_between_atoms(prior, rows.prior_weight, rows.atom, below, left, right, share[passed], levels)
 
-    return Walk(insert, find, _multiplied, tree, jnp.zeros((count, 2), tree.dtype), False, read)
+    return _tree_walk(tree, levels, insert, find, read)
 
 
-def _as_mass(index: Int[Array, ""], dtype: Any) -> Num[Array, ""]:
-    """Let an index travel beside a mass; its bits, where a float32 could not tell large ones apart."""
-    return lax.bitcast_convert_type(index, dtype) if dtype == jnp.float32 else index.astype(dtype)
-
-
-def as_index(number: Num[Array, "..."]) -> Int[Array, "..."]:
-    """Read an index that travelled beside a mass."""
-    return lax.bitcast_convert_type(number, jnp.int32) if number.dtype == jnp.float32 else number.astype(jnp.int32)
-
-
-def order_walk(
-    learner: Any,
-    masses: Num[Array, " N"],
-    values: Float[Array, " N"],
-    levels: Float[Array, "..."],
-) -> Walk:
+def order_walk(learner: Any, masses: Num[Array, " N"], values: Float[Array, " N"], levels: Float[Array, "..."]) -> Walk:
     """
     Find the smallest score such that the scores up to it hold a share ``level`` of the total mass.
 
-    ``learner``: For its support, its answer to no score at all, what it counts at +∞, and how far sums may be off.
-    ``masses``: Of the scores seen before the first round, by their place; 0 for those to come. Counts, or discounted
-    sums. Returns: A walk over rows (:class:`Arrivals` with the total mass in the place of the prior's weight, place of
-    the largest score seen so far). Where the scores together do not reach a level, its threshold is +∞.
+    ``masses`` are those of :func:`tree_walk`. A row of the walk is (:class:`Arrivals` with the total mass in the place
+    of the prior's weight, place of the largest score seen so far). The learner tells its support, its answer to no
+    score at all, what it counts at +∞, and how far sums may be off.
     """
-    dtype, count = values.dtype, levels.shape[-1]
-    tree = fenwick(masses)
+    dtype, tree = values.dtype, fenwick(masses)
     edge = learner.edge(dtype)
 
-    def insert_here(tree: Array, row: tuple[Arrivals, Array], first: Array) -> Array:
-        return insert(tree, row[0], first)
-
     def find(tree: Array, row: Any, level: Array, pointer: Any) -> Num[Array, "2"]:
-        del pointer  # the last round's answer is of no use
-
         def is_short(places: Array, mass: Array) -> Array:
-            del places
             share = row[0].atom * mass.astype(dtype) / row[0].prior_weight
             return (mass <= 0) | (share < level - edge)  # places of scores to come hold nothing
 
@@ -160,20 +140,22 @@ def order_walk(
         arrivals, last = rows
         total = arrivals.prior_weight[:, None]
         # Sums of many masses are off by rounding, so that the last score may seem not to reach what it does reach.
-        place = jnp.minimum(as_index(found[..., 0]), last[:, None])
+        place = jnp.minimum(_as_index(found[..., 0]), last[:, None])
         return empirical_thresholds(learner, values[place], total, levels)
 
-    return Walk(insert_here, find, _multiplied, tree, jnp.zeros((count, 2), tree.dtype), False, read)
+    return _tree_walk(tree, levels, lambda tree, row, first: insert(tree, row[0], first), find, read)
+
+
+def _tree_walk(tree: Array, levels: Array, insert: Any, find: Any, read: Any) -> Walk:
+    """Make a walk over a tree, whose pointers are found anew: where they start is of no use."""
+    pointers = jnp.zeros((levels.shape[-1], 2), tree.dtype)
+    return Walk(insert, find, lambda tree, pointers, factor: (tree * factor, pointers), tree, pointers, False, read)
 
 
 def empirical_thresholds(
     learner: Any, found: Float[Array, "*n"], total: Float[Array, "..."], levels: Float[Array, "..."]
 ) -> Float[Array, "*n"]:
-    """
-    Turn the score that a level fell on into its threshold.
-
-    Returns: Thresholds: +∞ where the scores cannot reach the level, the support's lower end for level 0.
-    """
+    """Turn the score that a level fell on into its threshold: +∞ where the scores cannot reach the level."""
     positive = jnp.where(total > 0, total, 1)
     reachable = levels <= (positive - learner.at_infinity) / positive
     answers = jnp.where(reachable | (learner.at_infinity == 0), found, jnp.inf)

@@ -5,6 +5,8 @@ Two facts about XLA on a CPU shape this file. A buffer that is read and then wri
 every write here comes first: what a step decides is carried as *pending* and written by the next step. And a loop
 becomes native code only if its body touches few bytes (about a kilobyte, by XLA's own reckoning), so a step handles one
 level of one round, and the numbers that make up a pointer travel as one short row.
+
+First come the loop and its blocks, then what arrives in each round, last the thresholds that the pointers stand for.
 """
 
 import math
@@ -19,38 +21,26 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from dpconformal.engine.totals import Totals, add_rounds, no_rounds
 from dpconformal.rounds import BLOCK, Rounds
 
+NO_PLACE = 2**31 - 2  # of a round without a score: beyond every other
+PIECE = 1024  # values whose cdf is evaluated at a time
+CHUNK = 32  # quantiles without a closed form that are solved for at a time
+
 
 class Walk(NamedTuple):
-    """
-    How pointers, one for each level, follow a store of scores.
+    """How pointers, one for each level, follow a store of scores."""
 
-    Attributes
-    ----------
-    insert : callable
-        ``(store, row, first) -> store``: take in the score that arrived since the last round. Unless the loops are
-        nested it is called for every level; ``first`` tells the first of them.
-    find : callable
-        ``(store, row, level, pointer) -> pointer``: a level's new place.
-    decay : callable, or None
-        ``(store, pointers, factor) -> (store, pointers)``: multiply every mass. None for counts, which do not fade.
-    store : pytree
-        The evidence before the first round.
-    pointers : Array, shape (A, P)
-        Where the levels' pointers start.
-    nested : bool
-        Whether a loop over levels within one over rounds is still small enough to be native: less work, and more bytes.
-        Otherwise there is one flat loop over both.
-    read : callable
-        ``(pointers (T, A, P), rows (T,), levels (T or 1, A)) -> thresholds (T, A)``.
-    """
-
+    # (store, row, first) -> store: take in the score that arrived since the last round. Unless the loops are nested it
+    # is called for every level; `first` tells the first of them.
     insert: Callable[[Any, Any, Array], Any]
-    find: Callable[[Any, Any, Array, Array], Array]
+    find: Callable[[Any, Any, Array, Array], Array]  # (store, row, level, pointer) -> the level's new pointer
+    # (store, pointers, factor) -> (store, pointers): multiply every mass. None for counts, which do not fade.
     decay: Callable[[Any, Array, Array], Any] | None
-    store: Any
-    pointers: Num[Array, "A P"]
+    store: Any  # the evidence before the first round
+    pointers: Num[Array, "A P"]  # where the levels' pointers start
+    # Whether a loop over levels within one over rounds is still small enough to be native: less work, and more bytes.
+    # Otherwise there is one flat loop over both.
     nested: bool
-    read: Callable[[Array, Any, Array], Array]
+    read: Callable[[Array, Any, Array], Array]  # (pointers (T, A, P), rows (T,), levels (T or 1, A)) -> thresholds
 
 
 def run_blocks(
@@ -155,32 +145,14 @@ def put(buffer: Array, index: Int[Array, ""], entry: Array) -> Array:
     return lax.dynamic_update_slice(buffer, entry[None], start, allow_negative_indices=False)
 
 
-NO_PLACE = 2**31 - 2  # of a round without a score: beyond every other
-
-
 class Arrivals(NamedTuple):
-    """
-    What the scores of the rounds before bring to a belief, round by round.
+    """What the scores of the rounds before bring to a belief, round by round."""
 
-    Attributes
-    ----------
-    place : Array, shape (T,)
-        Place of the score that came in since the round before; a place beyond all others for none.
-    mass : Array, shape (T,)
-        Its mass in the units of its time.
-    decay : Array, shape (T,), or None
-        Factor that brings older masses to those units, 1 but for a few rounds; None for none.
-    prior_weight : Array, shape (T,)
-        Share of the prior.
-    atom : Array, shape (T,)
-        Worth of a unit of mass.
-    """
-
-    place: Int[Array, "*T"]  # (T,)
-    mass: Num[Array, "*T"]  # (T,)
-    decay: Num[Array, "*T"] | None  # (T,)
-    prior_weight: Float[Array, "*T"]  # (T,)
-    atom: Float[Array, "*T"]  # (T,)
+    place: Int[Array, "*T"]  # of the score that came in since the round before; beyond all others for none
+    mass: Num[Array, "*T"]  # of that score, in the units of its time
+    decay: Num[Array, "*T"] | None  # brings older masses to those units: 1 but for a few rounds; None for never
+    prior_weight: Float[Array, "*T"]  # share of the prior
+    atom: Float[Array, "*T"]  # worth of a unit of mass
 
 
 def arrivals_by_round(
@@ -246,3 +218,103 @@ def decay_in_place(masses: Num[Array, " N"], by: Num[Array, ""], now: Bool[Array
     """Multiply masses from within a loop, in the few rounds where that is due."""
     stop = jnp.where(now & (by < 1), masses.shape[0], 0).astype(jnp.int32)
     return lax.fori_loop(jnp.zeros_like(stop), stop, lambda i, masses: put(masses, i, take(masses, i) * by), masses)
+
+
+def cdf_of_many(prior: Any, values: Float[Array, " N"]) -> Float[Array, " N"]:
+    """
+    Evaluate a prior's cdf at many values.
+
+    A cdf that is iterated until every element has converged goes over all of them again and again: in pieces that
+    stay in the cache that is many times as fast.
+    """
+    size = values.shape[0]
+    if getattr(prior, "closed_form", False) or size <= PIECE:
+        return prior.cdf(values)
+    pieces = jnp.pad(values, (0, -size % PIECE), mode="edge").reshape(-1, PIECE)
+    return lax.map(prior.cdf, pieces).ravel()[:size]
+
+
+def quantile_between_atoms(
+    prior: Any,
+    prior_weight: Float[Array, "..."],
+    mass: Float[Array, "..."],
+    left: Float[Array, "..."],
+    right: Float[Array, "..."],
+    levels: Float[Array, "..."],
+    rest: Float[Array, "..."] | int = 0,
+) -> Float[Array, "..."]:
+    """
+    Find the point between two neighbouring atoms where the cdf reaches each level.
+
+    Between them only the prior's share grows, so the point is a quantile of the prior; where that lies beyond
+    the right neighbour, the level is reached by that atom's jump.
+    """
+    wanted = ((levels - mass) - rest) / prior_weight  # of the prior's own mass
+    between = prior.quantile(jnp.clip(wanted, 0, 1))
+    # Clipping to the neighbours undoes rounding only, and makes crossings impossible.
+    threshold = jnp.minimum(jnp.maximum(between, left), right)
+    high = jnp.asarray(prior.support[1], levels.dtype)
+    # NaN in `between` tells of an invalid state, a bad level or a bad prior.
+    return jnp.where((levels >= 1) & ~jnp.isnan(between), high, threshold)
+
+
+def quantiles_between_atoms(
+    prior: Any,
+    prior_weight: Float[Array, " T"],
+    atom: Float[Array, " T"],
+    below: Num[Array, "T A"],
+    left: Float[Array, "T A"],
+    right: Float[Array, "T A"],
+    share: Float[Array, "T A"],
+    levels: Float[Array, "#T A"],
+) -> Float[Array, "T A"]:
+    """
+    Find :func:`quantile_between_atoms` for all rounds and levels, without inverting a cdf where an atom is the answer.
+
+    ``below`` is the mass up to the left atom, in units that are worth ``atom``; ``share`` the prior's cdf at the right
+    one. After t rounds all but a share λ_t of the answers are atoms. A prior whose quantile has no closed form is
+    inverted for the others only, a chunk at a time. Thresholds of levels a ≤ b of a round are ordered, to the last bit.
+    """
+    weight, mass, shape = prior_weight[:, None], atom[:, None] * below.astype(left.dtype), below.shape
+    if getattr(prior, "closed_form", False):
+        return quantile_between_atoms(prior, weight, mass, left, right, levels)
+    reached = weight * share + mass
+    asked, levels, weight = levels, jnp.broadcast_to(levels, shape), jnp.broadcast_to(weight, shape)
+    high = jnp.asarray(prior.support[1], levels.dtype)
+    columns = [column.ravel() for column in (weight, mass, left, right, levels)]
+    inside = ~(reached < levels).ravel()  # also where something is NaN
+    here, found = _indices(inside)
+    answers = jnp.where(levels >= 1, high, right).ravel()
+
+    def solve(chunk: Array, answers: Array) -> Array:
+        some = lax.dynamic_slice(here, (chunk * CHUNK,), (CHUNK,))
+        # What fills the last chunk lies past the end: read as the last one, and dropped on purpose.
+        given = (column.at[some].get(mode="clip") for column in columns)
+        return answers.at[some].set(quantile_between_atoms(prior, *given), mode="drop")
+
+    chunks = (found + CHUNK - 1) // CHUNK
+    answers = lax.fori_loop(jnp.zeros_like(chunks), chunks, solve, answers).reshape(shape)
+    return make_monotone(answers, asked)
+
+
+def _indices(wanted: Bool[Array, " N"]) -> tuple[Int[Array, " M"], Int[Array, ""]]:
+    """Where something is true, padded with N, and how often; a native loop, much faster than ``jnp.nonzero``."""
+    size = wanted.shape[0]
+
+    def note(i: Array, carry: Any) -> Any:
+        noted, count = carry
+        noted = lax.dynamic_update_slice(noted, i[None], (count,))  # overwritten unless it is counted
+        return noted, count + lax.dynamic_slice(wanted, (i,), (1,))[0].astype(count.dtype)
+
+    start = jnp.full(size + CHUNK + 1, size, jnp.int32), jnp.zeros((), jnp.int32)
+    noted, count = lax.fori_loop(jnp.zeros((), jnp.int32), jnp.asarray(size, jnp.int32), note, start)
+    return lax.dynamic_update_slice(noted, jnp.full(1, size, jnp.int32), (count,)), count
+
+
+def make_monotone(thresholds: Float[Array, "T A"], levels: Float[Array, "#T A"]) -> Float[Array, "T A"]:
+    """Undo the rounding that makes thresholds of nearly equal levels cross in their last bits."""
+    order = jnp.argsort(levels, axis=-1)
+    back = jnp.argsort(order, axis=-1)
+    order, back = (jnp.broadcast_to(index, thresholds.shape) for index in (order, back))
+    rising = lax.cummax(jnp.take_along_axis(thresholds, order, axis=-1), axis=1)
+    return jnp.take_along_axis(rising, back, axis=-1)

@@ -69,10 +69,10 @@ def add_rounds(
 
 def totals_of(thresholds: Any, scores: Any, levels: Any, observed: Any = None) -> Totals:
     """
-    Add up rounds, (..., T, A), at levels that broadcast against the thresholds.
+    Add up rounds, (..., T, A), at levels that broadcast against the thresholds, to totals (..., A).
 
-    Returns: With axes (..., A): on the host in double precision and in memory for a tile, also of arrays on a disk;
-    inside ``jit`` in the precision of the thresholds.
+    On the host that is done in double precision and in memory for a tile, also of arrays on a disk; inside ``jit`` in
+    the precision of the thresholds.
     """
     if is_traced(thresholds, scores, levels, observed):
         return _traced_totals(thresholds, scores, levels, observed)
@@ -103,13 +103,17 @@ def totals_of(thresholds: Any, scores: Any, levels: Any, observed: Any = None) -
 def _tile_totals(
     thresholds: np.ndarray, scores: np.ndarray, levels: np.ndarray, observed: Any, gap: np.ndarray, side: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what a tile covers, loses and asks; ``gap`` and ``side`` are working memory of its shape."""
+    """Return how many rounds a tile covers, its losses and thresholds; ``gap`` and ``side`` are working memory."""
     fixed = levels.shape[1] == 1
 
+    def sums(values: np.ndarray) -> np.ndarray:
+        # Over rounds, (B, T, A): a product with ones is several times as fast as a sum along that axis.
+        return (np.ones((1, values.shape[1])) @ values)[:, 0]
+
     def cost(distance: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        distance, weight = (_sums(distance), weight[:, 0]) if fixed else (distance, weight)
+        distance, weight = (sums(distance), weight[:, 0]) if fixed else (distance, weight)
         paid = np.where(weight > 0, weight * distance, 0)  # a threshold without an end, at level 1, costs nothing
-        return paid if fixed else _sums(paid)
+        return paid if fixed else sums(paid)
 
     with np.errstate(invalid="ignore", over="ignore"):  # 0 · ∞, ∞ - ∞
         np.subtract(thresholds, scores[..., None], out=gap, dtype=float)
@@ -118,14 +122,9 @@ def _tile_totals(
             side *= observed[..., None]
             gap[~observed] = 0
             thresholds = np.where(observed[..., None], thresholds, 0)
-        covered = _sums(side)
+        covered = sums(side)
         loss = cost(np.maximum(gap, 0, out=side), 1 - levels) - cost(np.minimum(gap, 0, out=side), levels)
-        return covered, loss, _sums(thresholds.astype(float, copy=False))
-
-
-def _sums(values: np.ndarray) -> np.ndarray:
-    """Add up over rounds, (B, T, A): as a product with ones, several times as fast as a sum along that axis."""
-    return (np.ones((1, values.shape[1])) @ values)[:, 0]
+        return covered, loss, sums(thresholds.astype(float, copy=False))
 
 
 def _traced_totals(thresholds: Any, scores: Any, levels: Any, observed: Any) -> Totals:

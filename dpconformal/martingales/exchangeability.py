@@ -44,7 +44,7 @@ def smoothed_ranks(scores: Numbers, seed: Any = 0) -> np.ndarray:
 
     With n scores before, k of them smaller and e of them equal, this is (k + U(e + 1))/(n + 1), U being uniform. If the
     scores are exchangeable, of whatever distribution, these numbers are independent and exactly uniform, and
-    :func:`dpconformal.diagnostics.uniformity.uniformity` tests the one assumption that conformal prediction makes.
+    :func:`dpconformal.diagnostics.uniformity` tests the one assumption that conformal prediction makes.
 
     Parameters
     ----------

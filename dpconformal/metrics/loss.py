@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal.engine.feedback import Delayed, feedback_stream
-from dpconformal.engine.linked_list import running_order_statistic
 from dpconformal.engine.scan import drive
-from dpconformal.engine.states import state_to_carry_on
+from dpconformal.engine.states import Delayed, feedback_stream, state_to_carry_on
 from dpconformal.engine.totals import pinball
+from dpconformal.engine.walks import running_order_statistic
 from dpconformal.learner import check_levels, fresh_state, support_of
 from dpconformal.metrics.arrays import arrays_of, by_sequence, check_finite, checked_run, totals_over_rounds
 from dpconformal.rounds import Rounds, kept_rounds, masked_scores, take_rounds
@@ -286,7 +285,7 @@ def read_again(run: Replay, reader: Callable[..., Array], query: Array) -> Array
     if start is None:
         begin = fresh_state(run.learner, scores.shape[-1], scores.dtype)
     else:
-        scores, begin = state_to_carry_on(run.learner, scores, start)
+        scores, begin = state_to_carry_on(run.learner, scores, start, run.weights is not None)
     if run.weights is not None:
         begin = run.learner.weighted_state(begin, scores.dtype)
     late, weights = None, None if run.weights is None else jnp.asarray(run.weights)

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.beliefs import Quantized
-from dpconformal.engine.feedback import checked_delay
-from dpconformal.engine.kernel import blocks_of_sequences, in_threads, on_one_core
+from dpconformal.engine.machine import blocks_of_sequences, in_threads, on_one_core
+from dpconformal.engine.states import checked_delay
 from dpconformal.engine.totals import totals_of
 from dpconformal.learner import Learner, State, check_levels, fresh_state, support_of
 from dpconformal.metrics.loss import best_threshold

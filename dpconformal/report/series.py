@@ -17,7 +17,7 @@ from dpconformal.compositions import Head, Hierarchical
 from dpconformal.diagnostics import coverage_curve
 from dpconformal.diagnostics.coverage import clopper_pearson
 from dpconformal.display import track
-from dpconformal.engine.feedback import Delayed
+from dpconformal.engine.states import Delayed
 from dpconformal.learner import BeliefLearner, ContextLearner, Learner, State
 from dpconformal.metrics.arrays import arrays_of, totals_over_rounds
 from dpconformal.metrics.loss import regret_curve

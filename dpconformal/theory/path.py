@@ -15,7 +15,7 @@ import numpy as np
 from dpconformal.beliefs import Exact, Quantized
 from dpconformal.beliefs.belief import schedule_of
 from dpconformal.compositions import Corrected, Head, Hierarchical
-from dpconformal.engine.feedback import Delayed, feedback_stream
+from dpconformal.engine.states import Delayed, feedback_stream
 from dpconformal.engine.totals import pinball
 from dpconformal.learner import State, support_of
 from dpconformal.metrics.arrays import arrays_of, checked_run

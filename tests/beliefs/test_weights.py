@@ -78,9 +78,11 @@ def test_refused():
     ):
         with pytest.raises(ValueError, match=why):
             dpc.replay(learner, SCORES, LEVELS, weights=weights)
-    late = replay(delay=2).state
-    with pytest.raises(ValueError, match=r"weights: what is on its way in state\.waiting has weights"):
-        dpc.replay(LEARNER, SCORES, LEVELS, state=late, delay=2)
+    with pytest.raises(ValueError, match=r"state\.weights has dtype float64.*with a discount or with weights"):
+        dpc.replay(LEARNER, SCORES, LEVELS, state=replay().state)
+    late = dpc.replay(LEARNER, SCORES, LEVELS, delay=2).state
+    with pytest.raises(ValueError, match=r"weights: what is on its way in state\.waiting has none"):
+        dpc.replay(LEARNER, SCORES, LEVELS, state=late, delay=2, weights=WEIGHTS)
     with pytest.raises(ValueError, match=r"run\.weights: certificates are for scores that count alike"):
         dpc.theory.certify(replay())
 

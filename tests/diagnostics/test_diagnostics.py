@@ -24,8 +24,8 @@ from dpconformal.diagnostics import (
     to_datatree,
     uniformity,
 )
+from dpconformal.diagnostics.calibration import band_level, simultaneous_coverage
 from dpconformal.diagnostics.coverage import window_band
-from dpconformal.diagnostics.uniformity import band_level, simultaneous_coverage
 from dpconformal.dirichlet import Posterior
 from dpconformal.martingales.exchangeability import arrival_ranks
 

@@ -17,8 +17,7 @@ from dpconformal.dirichlet.concentration import (
     concentration_posterior,
     log_likelihood,
 )
-from dpconformal.dirichlet.fit import Fit, fit
-from dpconformal.dirichlet.models import MixtureModel, SticksModel
+from dpconformal.dirichlet.models import Fit, MixtureModel, SticksModel, fit
 from dpconformal.dirichlet.posterior import Posterior
 from dpconformal.priors import Beta, Histogram, Uniform, from_numpyro
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import dpconformal as dpc
 from dpconformal import theory
-from dpconformal.engine.feedback import feedback_stream, pending_feedback
+from dpconformal.engine.states import feedback_stream, pending_feedback
 from dpconformal.rounds import Rounds
 from dpconformal.theory.bounds import late_losses
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpconformal as dpc
-from dpconformal.engine import memory
+from dpconformal.engine import machine
 
 
 def endless(*shape):
@@ -45,32 +45,32 @@ def test_masks_and_levels_by_round_are_refused_too():
 
 def test_what_fits_is_replayed_and_what_does_not_is_not(monkeypatch):
     scores, levels = endless(300_000), np.linspace(0.01, 0.99, 250)  # 600 MB
-    monkeypatch.setattr(memory, "available", lambda: 5 * 10**8)
+    monkeypatch.setattr(machine, "available", lambda: 5 * 10**8)
     with pytest.raises(dpc.TooLarge, match=r"60[0-9] MB are needed, and 500 MB are free"):
         dpc.replay(dpc.Quantized(10), scores, levels)
     assert dpc.replay(dpc.Quantized(10), scores, levels[:1], keep="summary").rounds == 300_000
 
 
 def test_where_nothing_is_known_nothing_is_refused(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: None)
-    memory.check_memory(dpc.Exact(), (10**13,), [0.5], np.float64, "all")
+    monkeypatch.setattr(machine, "available", lambda: None)
+    machine.check_memory(dpc.Exact(), (10**13,), [0.5], np.float64, "all")
 
 
 def test_a_short_replay_does_not_pay(monkeypatch):
     def asked():
         raise AssertionError
 
-    monkeypatch.setattr(memory, "available", asked)
+    monkeypatch.setattr(machine, "available", asked)
     learner = dpc.Exact()
     dpc.replay(learner, [0.1, 0.2], [0.5])
     start = time.perf_counter()
     for _ in range(1000):
-        memory.check_memory(learner, (1000,), [0.5, 0.9], np.float64, "all")
+        machine.check_memory(learner, (1000,), [0.5, 0.9], np.float64, "all")
     assert time.perf_counter() - start < 0.2  # 200 µs each, with types checked at run time; without, it takes 5
 
 
 def test_inside_jit_nothing_is_asked(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: 0)
+    monkeypatch.setattr(machine, "available", lambda: 0)
     assert jax.jit(lambda scores: dpc.replay(dpc.Exact(), scores, [0.5]).thresholds)(np.array([0.1])).shape == (1, 1)
 
 
@@ -87,20 +87,20 @@ def test_control_groups_of_both_versions(tmp_path):
         (tmp_path / folder).mkdir(exist_ok=True, parents=True)
         for name, text in files.items():
             (tmp_path / folder / name).write_text(text + "\n")
-    assert sorted(memory._control_groups(str(tmp_path), str(listing))) == [0, 600, 800, 8000]
-    assert memory._control_groups(str(tmp_path), str(tmp_path / "none")) == []
+    assert sorted(machine._control_groups(str(tmp_path), str(listing))) == [0, 600, 800, 8000]
+    assert machine._control_groups(str(tmp_path), str(tmp_path / "none")) == []
 
 
 def test_a_limit_on_the_address_space(monkeypatch):
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2**50, 2**50))
-    assert 0 < memory._address_space() <= 2**50
+    assert 0 < machine._address_space() <= 2**50
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert memory._address_space() is None
+    assert machine._address_space() is None
 
 
 def test_the_machine_is_asked():
-    room = memory.available()
+    room = machine.available()
     assert room is None or 0 < room < 2**50
-    assert memory._field("/nowhere", "MemAvailable:") is None
-    assert [memory.in_units(size) for size in (12, 3400, 2.5e9, 7e15)] == ["12 bytes", "3.4 kB", "2.5 GB", "7,000 TB"]
+    assert machine._field("/nowhere", "MemAvailable:") is None
+    assert [machine.in_units(size) for size in (12, 3400, 2.5e9, 7e15)] == ["12 bytes", "3.4 kB", "2.5 GB", "7,000 TB"]

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 import dpconformal as dpc
 from dpconformal.beliefs import quantized, sorted_scores
-from dpconformal.engine import kernel, pointer_loop
-from dpconformal.engine import kernel as threads
-from dpconformal.engine import pointer_loop as arrivals
+from dpconformal.engine import kernel, machine, pointer_loop
 
 RNG = np.random.default_rng(5)
 SWINGING = dpc.schedules.Custom(lambda t: jnp.where(t % 2 == 0, 0.9, 0.02))  # every pointer jumps every round
@@ -40,10 +38,10 @@ VARIANTS = {
 def small_work(monkeypatch, block=32, count=3):
     """Blocks and stretches of a few rounds, and several cores, so that short sequences meet every boundary."""
     with monkeypatch.context() as patch:
-        for module in (pointer_loop, kernel, arrivals, sorted_scores):
+        for module in (pointer_loop, kernel, sorted_scores):
             patch.setattr(module, "BLOCK", block)
         patch.setattr(quantized, "LONGEST", 2 * block)
-        patch.setattr(threads, "cores", lambda: count)
+        patch.setattr(machine, "cores", lambda: count)
         patch.setattr(kernel, "cores", lambda: count)
         jax.clear_caches()
         yield
@@ -121,7 +119,7 @@ def test_batches(name, monkeypatch):
     np.testing.assert_allclose(run.thresholds, alone, atol=1e-14)
     further = both(VARIANTS[name], scores[..., ::-1], state=run.state)
     assert (further.state.seen == 80).all()
-    monkeypatch.setattr(threads, "BYTES", 3 * 40 * 8 * 8)  # memory for a few sequences at a time
+    monkeypatch.setattr(machine, "BYTES", 3 * 40 * 8 * 8)  # memory for a few sequences at a time
     np.testing.assert_array_equal(dpc.replay(VARIANTS[name], scores, LEVELS).thresholds, run.thresholds)
 
 
@@ -273,5 +271,5 @@ def test_an_error_in_a_worker_reaches_the_caller():
         raise ZeroDivisionError("here")
 
     with pytest.raises(ZeroDivisionError, match="here"):
-        threads.in_threads([lambda: 1, fail, lambda: 3])
-    assert threads.in_threads([lambda: 1, lambda: 2, lambda: 3, lambda: 4, lambda: 5]) == [1, 2, 3, 4, 5]
+        machine.in_threads([lambda: 1, fail, lambda: 3])
+    assert machine.in_threads([lambda: 1, lambda: 2, lambda: 3, lambda: 4, lambda: 5]) == [1, 2, 3, 4, 5]

@@ -8,7 +8,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import dpconformal as dpc
 from dpconformal.engine import scan
-from dpconformal.engine import sharding as devices
 from dpconformal.rounds import Rounds
 
 LEVELS = [0.1, 0.5, 0.9]
@@ -70,8 +69,8 @@ def test_a_batch_is_its_sequences_each_alone(name, shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_device_has_its_own_part(shape, monkeypatch):
-    seen = []
-    monkeypatch.setattr(scan, "collected", lambda layout, tree: seen.append(tree) or devices.collected(layout, tree))
+    seen, collected = [], scan.collect
+    monkeypatch.setattr(scan, "collect", lambda layout, tree: seen.append(tree) or collected(layout, tree))
     dpc.replay(LEARNERS["ogd"], batch(*shape), LEVELS)
     thresholds, state = seen[0]
     parts = [devices_of(leaf) for leaf in jax.tree.leaves((thresholds, state))]
@@ -80,11 +79,11 @@ def test_every_device_has_its_own_part(shape, monkeypatch):
 
 
 def test_devices_do_not_talk():
-    layout = devices.layout_of(SCORES)
+    layout = scan.layout_of(SCORES)
     learner = dpc.Exact(dpc.priors.Beta(2, 5))  # which inverts its prior in a loop
-    state = devices.spread_out(layout, learner.init(12, SCORES.dtype))
-    whole = devices.everywhere(layout, (learner, jnp.array(LEVELS), jnp.asarray(12, jnp.int32)))
-    own = devices.lay_out(layout, Rounds(SCORES, None))
+    state = scan.copy_to_rows(layout, learner.init(12, SCORES.dtype))
+    whole = scan.replicate(layout, (learner, jnp.array(LEVELS), jnp.asarray(12, jnp.int32)))
+    own = scan.lay_out(layout, Rounds(SCORES, None))
     text = scan._scan_apart.lower(scan.thresholds, "all", layout.mesh, whole, state, own).compile().as_text()
     assert "while" in text
     assert not [word for word in ("all-reduce", "all-gather", "collective", "all-to-all") if word in text]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpconformal as dpc
-from dpconformal.engine import sharding as devices
+from dpconformal.engine import scan
 
 
 @pytest.mark.parametrize(
@@ -18,15 +18,15 @@ from dpconformal.engine import sharding as devices
     [((16,), 8, (8,)), ((2, 8), 8, (2, 4)), ((3, 8), 8, (1, 8)), ((6, 4), 8, (2, 4)), ((13,), 8, None), ((), 1, None)],
 )
 def test_division(batch, count, parts):
-    assert devices.divided(batch, count) == parts
+    assert scan.split_axes(batch, count) == parts
 
 
 def test_one_device_decides_nothing():
     if len(jax.local_devices()) > 1:
         pytest.skip("there are several")
     scores = jax.device_put(np.full((4, 3), 0.5), jax.local_devices()[0])
-    assert devices.placement(scores) is None
-    assert devices.layout_of(scores) is None
+    assert scan.placement(scores) is None
+    assert scan.layout_of(scores) is None
     run = dpc.replay(dpc.OGD([0.5]), scores, [0.5])
     assert not run.thresholds.committed
 

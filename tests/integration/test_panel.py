@@ -10,8 +10,7 @@ import xarray as xr
 from cases import covering, sequences
 
 import dpconformal as dpc
-from dpconformal.engine import kernel
-from dpconformal.engine import kernel as threads
+from dpconformal.engine import kernel, machine
 from dpconformal.engine.totals import totals_of
 from dpconformal.metrics.loss import best_threshold
 from dpconformal.panel import replaying
@@ -210,9 +209,9 @@ def test_a_task_keeps_to_one_core(monkeypatch, scores):
     for module in (kernel, replaying):
         real = module.blocks_of_sequences
         monkeypatch.setattr(
-            module, "blocks_of_sequences", lambda *given, real=real: seen.append(threads.cores()) or real(*given)
+            module, "blocks_of_sequences", lambda *given, real=real: seen.append(machine.cores()) or real(*given)
         )
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     dpc.replay_panel(scores.chunk(store=2), dpc.Exact(), [0.9]).compute()
     assert set(seen) == {1}
     seen.clear()

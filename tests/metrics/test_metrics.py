@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpconformal as dpc
 from dpconformal import metrics
-from dpconformal.engine.linked_list import running_order_statistic
+from dpconformal.engine.walks import running_order_statistic
 from dpconformal.metrics.arrays import arrays_of
 
 LEVELS = np.array([0.1, 0.5, 0.9])

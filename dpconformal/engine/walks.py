@@ -1,9 +1,10 @@
 """
-Scores in order of size as a doubly linked list: who stands next to whom, when each of them arrived.
+Walks from neighbour to neighbour: through a linked list of the scores in order of size, or through bins.
+
+One pointer per level moves by about one place a round: O(1) a round, however many scores or bins there are.
 
 Offline, where each score will stand among all of them is known. Deleting the scores in reverse order of arrival tells
-each one's neighbours at the moment it came; inserted again, forwards, they are followed by one pointer per level, which
-moves by about one place a round: O(1) a round, without a tree.
+each one's neighbours at the moment it came; inserted again, forwards, they are followed without a tree.
 """
 
 from typing import Any, NamedTuple
@@ -11,21 +12,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
-from dpconformal.engine.gaps import cdf_of_many, quantiles_between_atoms
-from dpconformal.engine.pointer_loop import Walk, put, take
+from dpconformal.engine.pointer_loop import (
+    Arrivals,
+    Walk,
+    cdf_of_many,
+    decay_in_place,
+    make_monotone,
+    put,
+    quantiles_between_atoms,
+    take,
+)
 
 
 class LinkedList(NamedTuple):
     """
-    A doubly linked list over places 0, …, N - 1 of the final order of size.
+    Neighbours of the places 0, …, N - 1 in the final order of size.
 
-    Attributes
-    ----------
-    before, after : Array, shape (N + 3,)
-        Neighbours of each place. Three more places stand for no score: N is below every score, N + 1 above every
-        score, and N + 2, :func:`null_node`, is never linked: writes that mean nothing go there.
+    Three more places stand for no score: N is below every score, N + 1 above every score, and N + 2,
+    :func:`null_node`, is never linked: writes that mean nothing go there.
     """
 
     before: Int[Array, " N+3"]  # (N + 3,)
@@ -33,16 +39,7 @@ class LinkedList(NamedTuple):
 
 
 class Insertion(NamedTuple):
-    """
-    Where a score goes, or many.
-
-    Attributes
-    ----------
-    here : Array, shape (...)
-        Its place.
-    below, above : Array, shape (...)
-        Its neighbours at the moment it arrives.
-    """
+    """Where a score goes, or many: its place, and its neighbours at the moment it arrives."""
 
     here: Int[Array, "..."]  # (...)
     below: Int[Array, "..."]  # (...)
@@ -96,10 +93,8 @@ def walk_list(prior: Any, nodes: LinkedList, values: Float[Array, " N"], levels:
 
     A pointer is a row (place, place before it, scores below it) at the first score at which the cdf
     λ P0 + (1 - λ)/n · count reaches the level. When a score arrives the count, and with it the place, moves by
-    about one; the pointer moves until it is right, however far that is.
-
-    Returns: A walk over rows (insertion of the score that came in since the round before, prior's share, mass of an
-    atom).
+    about one; the pointer moves until it is right, however far that is. A row of the walk is (insertion of the score
+    that came in since the round before, prior's share, mass of an atom).
     """
     size, dtype = values.shape[0], values.dtype
     low, high = (jnp.asarray(end, dtype) for end in prior.support)
@@ -133,15 +128,71 @@ def walk_list(prior: Any, nodes: LinkedList, values: Float[Array, " N"], levels:
         return jnp.stack(walking)
 
     def read(found: Int[Array, "T A 3"], rows: Any, levels: Array) -> Array:
-        prior_weight, atom = rows[1][:, None], rows[2][:, None]
+        _, prior_weight, atom = rows
         place, before, below = found[..., 0], found[..., 1], found[..., 2]
-        mass = atom * below.astype(dtype)
-        reached = prior_weight * share[place] + mass
-        return quantiles_between_atoms(prior, prior_weight, mass, values[before], values[place], reached, levels)
+        left, right = values[before], values[place]
+        return quantiles_between_atoms(prior, prior_weight, atom, below, left, right, share[place], levels)
 
     nothing = jnp.asarray(size, jnp.int32)  # the low end
     first = jnp.stack([take(nodes.after, nothing), nothing, jnp.zeros((), jnp.int32)])
     return Walk(insert, find, None, nodes, jnp.broadcast_to(first, (levels.shape[0], 3)), True, read)
+
+
+def bin_walk(prior: Any, masses: Num[Array, " K"], atoms: Float[Array, " K"], levels: Float[Array, "..."]) -> Walk:
+    """
+    Walk the bins of a quantized belief; a row of the walk is :class:`Arrivals`, whose places are bins, K for no score.
+
+    A pointer is (bin, mass of the bins below it) at the first bin at whose atom the cdf reaches the level. With a
+    discount β a round moves a share 1 - β of the mass, and the pointer by about that share of the bins.
+    """
+    dtype, count = atoms.dtype, levels.shape[-1]
+    low, high = (jnp.asarray(end, dtype) for end in prior.support)
+    # Entry k + 1 is bin k: below the first a level is never reached, above the last always.
+    share = jnp.concatenate([jnp.full(1, -jnp.inf, dtype), cdf_of_many(prior, atoms), jnp.full(1, jnp.inf, dtype)])
+    values = jnp.concatenate([low[None], atoms, high[None]])
+    forgets = jnp.issubdtype(masses.dtype, jnp.floating)
+
+    def insert(masses: Array, row: Arrivals, first: Array) -> Array:
+        if row.decay is not None:
+            masses = decay_in_place(masses, row.decay, first)
+        new = jnp.where(first, row.mass, jnp.zeros_like(row.mass))
+        return put(masses, row.place + 1, take(masses, row.place + 1) + new)
+
+    def find(masses: Array, row: Arrivals, level: Array, pointer: Num[Array, "2"]) -> Num[Array, "2"]:
+        place, below = pointer[0].astype(jnp.int32), pointer[1]
+        below = below if row.decay is None else below * row.decay
+        below = jnp.where(row.place + 1 < place, below + row.mass, below)
+
+        def cdf(place: Array, mass: Array) -> Array:
+            return row.prior_weight * take(share, place) + row.atom * mass.astype(dtype)
+
+        def back(walking: Any) -> Any:
+            place, below = walking
+            return place - 1, below - take(masses, place - 1)
+
+        def ahead(walking: Any) -> Any:
+            place, below = walking
+            return place + 1, below + take(masses, place)
+
+        walking = lax.while_loop(lambda w: cdf(w[0] - 1, w[1]) >= level, back, (place, below))
+        # NaN ends a walk, too.
+        place, below = lax.while_loop(lambda w: cdf(w[0], w[1] + take(masses, w[0])) < level, ahead, walking)
+        return jnp.stack([place.astype(below.dtype), below])
+
+    def read(found: Any, rows: Arrivals, levels: Array) -> Array:
+        place, below = found[..., 0].astype(jnp.int32), found[..., 1]
+        left, right = values[place - 1], values[place]
+        answers = quantiles_between_atoms(prior, rows.prior_weight, rows.atom, below, left, right, share[place], levels)
+        # Discounted sums of two pointers at one bin may differ in their last bits, by the ways they came.
+        return make_monotone(answers, levels) if forgets else answers
+
+    store = jnp.pad(masses, 1)
+    pointers = jnp.broadcast_to(jnp.array([1, 0], masses.dtype), (count, 2))
+
+    def decay(masses: Array, pointers: Array, factor: Array) -> Any:
+        return masses * factor, pointers.at[:, 1].multiply(factor)
+
+    return Walk(insert, find, decay, store, pointers, not forgets, read)
 
 
 @jax.jit
@@ -149,8 +200,7 @@ def running_order_statistic(scores: Float[Array, " T"], ranks: Int[Array, "T A"]
     """
     Follow order statistics through a growing sample: entry (n - 1, a) is the ``ranks[n - 1, a]``-th of ``scores[:n]``.
 
-    ``ranks``: Row n - 1 holds ranks between 1 and n. Down each column a rank may stay or grow by one, so that a pointer
-    moves by at most one place a round.
+    Down each column a rank may stay or grow by one, so that a pointer moves by at most one place a round.
     """
     size = scores.shape[0]
     order = jnp.argsort(scores, stable=True).astype(jnp.int32)
