@@ -1,7 +1,6 @@
 """Methods to compare with: one copy for each level of their own grid, which has the levels that they answer."""
 
-from dpconformal.baselines.aci import ACI
-from dpconformal.baselines.dtaci import AgACI, DtACI
+from dpconformal.baselines.aci import ACI, AgACI, DtACI
 from dpconformal.baselines.mvp import MVP, MultiMVP
 from dpconformal.baselines.ogd import OGD, SFOGD, MultiOGD
 from dpconformal.baselines.pid import PID

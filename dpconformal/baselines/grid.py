@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from dpconformal.beliefs.belief import check_valid_count
 from dpconformal.beliefs.sliding import check_latest
@@ -49,6 +49,7 @@ class GridLearner:
     levels: Any  # (G,)
     low: Scalar
     high: Scalar
+    initial: Any = None  # (G,) or (1,), for methods with initial thresholds
     state_type: ClassVar[type]
     sizes: ClassVar[tuple[str, ...]] = ()  # hyperparameters that are whole numbers, at least 1
     not_negative: ClassVar[tuple[str, ...]] = ()  # hyperparameters that are at least 0; None is left alone
@@ -59,13 +60,37 @@ class GridLearner:
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
-        _check_grid(self, owner)
+        levels = _as_row(f"{owner}.levels", self.levels)
+        object.__setattr__(self, "levels", levels)
+        if not is_traced(levels):
+            if levels.shape[-1] == 0:
+                raise ValueError(f"{owner}.levels has shape {levels.shape}: pass at least one level, such as [0.9]")
+            raise_at(f"{owner}.levels", levels, ~((levels >= 0) & (levels <= 1)), "a level lies in [0, 1]; 90 % is 0.9")
+        for name in ("low", "high"):
+            object.__setattr__(self, name, check_float(f"{owner}.{name}", getattr(self, name)))
+        check_interval(owner, self.low, self.high)
+        if self.initial is not None:
+            self._check_initial(f"{owner}.initial")
         for name in (*self.not_negative, *self.positive):
             if (value := getattr(self, name)) is not None:
                 value = check_float(f"{owner}.{name}", value, 0.0, open_low=name in self.positive)
                 object.__setattr__(self, name, value)
         for name in self.sizes:
             object.__setattr__(self, name, check_size(f"{owner}.{name}", getattr(self, name), 1))
+
+    def _check_initial(self, name: str) -> None:
+        initial, count = _as_row(name, self.initial), self.levels.shape[-1]
+        object.__setattr__(self, "initial", initial)
+        if initial.shape[-1] not in (1, count):
+            raise ValueError(
+                f"{name} has shape {initial.shape}: pass one threshold, or one for each of the {count} levels"
+            )
+        if is_traced(initial, self.support):
+            return
+        raise_at(name, initial, ~np.isfinite(initial), "must be finite")
+        if not self.start_anywhere:
+            why = f"a threshold starts within the support [{self.low}, {self.high}]"
+            raise_at(name, initial, ~((initial >= self.low) & (initial <= self.high)), why)
 
     @property
     def support(self) -> tuple[Scalar, Scalar]:
@@ -83,47 +108,92 @@ class GridLearner:
         """Return the state before any score; a replay tells how many ``rounds`` are to come."""
         check_not_batched(self)
         dtype = dtype or jnp.result_type(float)
-        _check_width(self, dtype)
+        self._check_width(dtype)
         if rounds is not None:
             check_int("rounds", rounds, 0)
         return _start(self, np.dtype(dtype))
 
     def prepare(self, state: State, rounds: int) -> State:
         """Check that a state, or a batch of them, can be carried on from, and that it can count the rounds to come."""
-        check_state(self, state, batched=True)
+        self._check_state(state, batched=True)
         check_valid_count(state.seen)
-        _check_width(self, dtype_of(state))
+        self._check_width(dtype_of(state))
         return room_to_count(state, rounds)
 
     def check_levels(self, levels: Numbers, why: str = "") -> None:
         """Refuse levels that the grid does not have; ``why`` is added to the message."""
-        _check_asked(self, levels, why)
+        if self.to_nearest or is_traced(levels, self.levels) or np.ndim(self.levels) != 1:
+            return  # what is traced cannot be looked at
+        as_levels(levels)
+        asked, grid = np.asarray(as_numbers("levels", levels), float), np.asarray(self.levels, float)
+        ascending = np.sort(grid)
+        after = np.searchsorted(ascending, asked)  # the two neighbours of each level: rounds may be many
+        neighbours = (ascending[np.clip(place, 0, grid.size - 1)] for place in (after - 1, after))
+        missing = np.minimum(*(np.abs(asked - neighbour) for neighbour in neighbours)) > SAME
+        if missing.any():
+            name, grids = type(self).__name__, (_format_levels(grid), _format_levels(np.unique(asked)))
+            remedy = f"construct it with the levels that you ask for, {name}({grids[1]}), or use MultiOGD or MultiMVP"
+            why = f"not in the grid of this {name}, {grids[0]}{why}; {remedy}, which answer with their nearest level"
+            raise_at("levels", asked, missing, why)
 
-    def quantile(self, state: State, levels: Numbers) -> Float[Array, "..."]:
-        """Predict the threshold of each level, which must be one of the grid."""
-        return self._answer(state, levels)
-
-    def observe(self, state: State, score: Numbers) -> State:
-        """Return the state after one more score."""
-        return self._observe(state, score)
-
-    def _answer(self, state: State, levels: Numbers, *given: Any) -> Float[Array, "..."]:
-        check_state(self, state)
+    def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
+        """Predict the threshold of each level, which must be one of the grid; some methods take a context."""
+        self._check_state(state)
         self.check_levels(levels)
-        return _quantile(self, state, as_levels(levels, dtype_of(state)), given)
+        return _quantile(self, state, as_levels(levels, dtype_of(state)), self.context_row(state, context))
 
-    def _observe(self, state: State, score: Numbers, *given: Any) -> State:
-        check_state(self, state)
+    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
+        """Return the state after one more score."""
+        self._check_state(state)
         state = room_to_count(state, 1)
-        return _observe(self, state, as_score(score, self.support).astype(dtype_of(state)), given)
+        score = as_score(score, self.support).astype(dtype_of(state))
+        return _observe(self, state, score, self.context_row(state, context))
 
-    def sound(self) -> Any:
-        """Tell whether hyperparameters are in range; traced ones, which nobody could check, may not be."""
+    def context_row(self, state: State, context: Any) -> tuple[Any, ...]:
+        """Return what ``thresholds`` and ``learn`` are given besides: the context of one round, checked."""
+        del state
+        is_given(context, False, "", f"{type(self).__name__} takes none")
+        return ()
+
+    def _check_state(self, state: Any, batched: bool = False) -> None:
+        check_not_forked()
+        check_not_batched(self)
+        name: str = type(self).__name__
+        kind: Any = self.state_type
+        if not isinstance(state, kind):
+            raise ValueError(
+                f"state is a {type(state).__name__}: {name} carries on from a {kind.__name__}, such as run.state"
+            )
+        check_countable(state)
+        if np.ndim(state.seen) and not batched:
+            raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
+        leaves, structure = jax.tree.flatten(self)
+        expected = _state_shapes(structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
+        for field, own, wanted in zip(state._fields, state, expected, strict=True):
+            shape = np.shape(own)[np.ndim(state.seen) :]
+            if len(shape) != len(wanted) or any(
+                a != b and not a < b == self.room for a, b in zip(shape, wanted, strict=True)
+            ):
+                raise ValueError(
+                    f"state.{field} has shape {shape}, and this {name} works with {wanted}: carry on with the learner "
+                    "that made it"
+                )
+        if hasattr(state, "latest"):
+            check_latest(name, state.latest, self.support)
+
+    def _check_width(self, dtype: Any) -> None:
+        """Check that the support is still an interval in the precision to work in."""
+        if not is_traced(self.support) and not is_interval(self.support, dtype):
+            raise ValueError(
+                f"{type(self).__name__} on [{self.low}, {self.high}] collapses in {np.dtype(dtype)}; rescale, or "
+                "enable 64-bit JAX (jax_enable_x64)"
+            )
+
+    def is_valid(self) -> Any:
+        """Whether hyperparameters are in range: traced ones, which nobody could check, may not be."""
         found = jnp.asarray(self.low < self.high)
-        initial = getattr(self, "initial", None)
-        if initial is not None:
-            inside = jnp.isfinite(initial) if self.start_anywhere else (initial >= self.low) & (initial <= self.high)
-            found &= jnp.all(inside)
+        if (own := self.initial) is not None:
+            found &= jnp.all(jnp.isfinite(own) if self.start_anywhere else (own >= self.low) & (own <= self.high))
         for name in self.not_negative:
             found &= True if getattr(self, name) is None else getattr(self, name) >= 0
         for name in self.positive:
@@ -143,32 +213,11 @@ class GridLearner:
         raise NotImplementedError
 
 
-class ContextGridLearner(GridLearner):
-    """A grid learner that may be told something before each round."""
-
-    def quantile(self, state: State, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
-        """Predict the threshold of each level, which must be one of the grid, in a round with this context."""
-        return self._answer(state, levels, self.context_row(state, context))
-
-    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
-        """Return the state after one more score, in a round with this context."""
-        return self._observe(state, score, self.context_row(state, context))
-
-    def context_row(self, state: State, context: Any) -> Any:
-        """Return the context of one round, checked."""
-        raise NotImplementedError
-
-
-def takes_context(context: Any, wanted: bool, needed: str, refused: str) -> bool:
-    """Return whether a learner takes a context; refuse one that is missing or given in vain."""
+def is_given(context: Any, wanted: bool, needed: str, refused: str) -> bool:
+    """Whether there is a context; refuse one that is missing, or given in vain."""
     if wanted == (context is not None):
         return wanted
     raise ValueError(f"context is missing: {needed}" if wanted else f"context is given, and {refused}")
-
-
-def nearest(grid: Float[Array, " G"], levels: Float[Array, "*n"]) -> Int[Array, "*n"]:
-    """Find the level of a grid that is nearest to each level asked for."""
-    return jnp.argmin(jnp.abs(levels[..., None] - grid.reshape((1,) * levels.ndim + (-1,))), axis=-1)
 
 
 @jax.jit(static_argnames="dtype")
@@ -179,8 +228,8 @@ def _start(learner: Any, dtype: Any) -> State:
 @jax.jit
 def _quantile(learner: Any, state: State, levels: Array, given: tuple[Any, ...]) -> Array:
     grid = grid_of(learner, levels.dtype)
-    own = jnp.where(jnp.isnan(grid) | ~learner.sound(), jnp.nan, learner.thresholds(state, *given))
-    found = nearest(grid, levels)
+    own = jnp.where(jnp.isnan(grid) | ~learner.is_valid(), jnp.nan, learner.thresholds(state, *given))
+    found = jnp.argmin(jnp.abs(levels[..., None] - grid.reshape((1,) * levels.ndim + (-1,))), axis=-1)
     known = learner.to_nearest | (jnp.abs(grid[found] - levels) <= SAME)
     return jnp.where((state.seen < 0) | jnp.isnan(levels) | ~known, jnp.nan, own[found])
 
@@ -216,89 +265,14 @@ def dtype_of(state: State) -> Any:
     return next(leaf.dtype for leaf in state if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
-def _check_grid(learner: Any, owner: str) -> None:
-    """Check and normalise the levels, the support and the initial thresholds of a learner that is being constructed."""
-    object.__setattr__(learner, "levels", _column(f"{owner}.levels", learner.levels))
-    if not is_traced(learner.levels):
-        levels = learner.levels
-        if levels.shape[-1] == 0:
-            raise ValueError(f"{owner}.levels has shape {levels.shape}: pass at least one level, such as [0.9]")
-        raise_at(f"{owner}.levels", levels, ~((levels >= 0) & (levels <= 1)), "a level lies in [0, 1]; 90 % is 0.9")
-    for name in ("low", "high"):
-        object.__setattr__(learner, name, check_float(f"{owner}.{name}", getattr(learner, name)))
-    low, high = learner.support
-    check_interval(owner, low, high)
-    if getattr(learner, "initial", None) is None:
-        return
-    initial = _column(f"{owner}.initial", learner.initial)
-    object.__setattr__(learner, "initial", initial)
-    if initial.shape[-1] not in (1, learner.levels.shape[-1]):
-        raise ValueError(
-            f"{owner}.initial has shape {initial.shape}: pass one threshold, or one for each of the "
-            f"{learner.levels.shape[-1]} levels"
-        )
-    if is_traced(initial, low, high):
-        return
-    raise_at(f"{owner}.initial", initial, ~np.isfinite(initial), "must be finite")
-    if not learner.start_anywhere:
-        why = f"a threshold starts within the support [{low}, {high}]"
-        raise_at(f"{owner}.initial", initial, ~((initial >= low) & (initial <= high)), why)
-
-
-def _column(name: str, values: Any) -> Any:
+def _as_row(name: str, values: Numbers) -> Any:
     array = as_numbers(name, values)
     return jnp.atleast_1d(array) if is_traced(array) else np.atleast_1d(np.asarray(array, float))
 
 
-def _check_asked(learner: Any, levels: Any, why: str) -> None:
-    """Check that a learner has the levels that it is asked for; traced ones, or a traced grid, are not looked at."""
-    if learner.to_nearest or is_traced(levels, learner.levels) or np.ndim(learner.levels) != 1:
-        return
-    as_levels(levels)
-    asked, grid = np.asarray(as_numbers("levels", levels), float), np.asarray(learner.levels, float)
-    ascending = np.sort(grid)
-    after = np.searchsorted(ascending, asked)  # the two neighbours of each level: rounds may be many
-    neighbours = (ascending[np.clip(place, 0, grid.size - 1)] for place in (after - 1, after))
-    missing = np.minimum(*(np.abs(asked - neighbour) for neighbour in neighbours)) > SAME
-    if not missing.any():
-        return
-    name, grids = type(learner).__name__, (_written(grid), _written(np.unique(asked)))
-    remedy = f"construct it with the levels that you ask for, {name}({grids[1]}), or use MultiOGD or MultiMVP"
-    why = f"not in the grid of this {name}, {grids[0]}{why}; {remedy}, which answer with their nearest level"
-    raise_at("levels", asked, missing, why)
-
-
-def _written(levels: Any) -> str:
-    """Write a few levels, and of many the first and the last."""
+def _format_levels(levels: np.ndarray) -> str:
     shown = [format_level(level) for level in levels]
     return f"[{', '.join(shown if len(shown) <= 8 else [*shown[:3], '…', shown[-1]])}]"
-
-
-def check_state(learner: Any, state: Any, batched: bool = False) -> None:
-    """Check that a learner can work with a state."""
-    check_not_forked()
-    check_not_batched(learner)
-    name, kind = type(learner).__name__, learner.state_type
-    if not isinstance(state, kind):
-        raise ValueError(
-            f"state is a {type(state).__name__}: {name} carries on from a {kind.__name__}, such as run.state"
-        )
-    check_countable(state)
-    if np.ndim(state.seen) and not batched:
-        raise ValueError(f"state is a batch of shape {np.shape(state.seen)}: use jax.vmap")
-    leaves, structure = jax.tree.flatten(learner)
-    expected = _shapes(structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
-    for field, own, wanted in zip(kind._fields, state, expected, strict=True):
-        shape = np.shape(own)[np.ndim(state.seen) :]
-        if len(shape) != len(wanted) or any(
-            a != b and not a < b == learner.room for a, b in zip(shape, wanted, strict=True)
-        ):
-            raise ValueError(
-                f"state.{field} has shape {shape}, and this {name} works with {wanted}: carry on with the learner "
-                "that made it"
-            )
-    if hasattr(state, "latest"):
-        check_latest(name, state.latest, learner.support)
 
 
 def check_in_support(learner: Any, name: str, values: Any, step: Any = None, also_0: Any = False) -> None:
@@ -320,16 +294,7 @@ def check_in_support(learner: Any, name: str, values: Any, step: Any = None, als
 
 
 @functools.lru_cache
-def _shapes(structure: Any, leaves: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
-    """Shapes of a learner's state, by the learner's own; remembered, for online use is a call a round."""
+def _state_shapes(structure: Any, leaves: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of a learner's state, by its own; remembered, for online use is a call a round."""
     learner = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
     return tuple(leaf.shape for leaf in jax.eval_shape(lambda own: own.start(jnp.float32), learner))
-
-
-def _check_width(learner: Any, dtype: Any) -> None:
-    """Check that a support is still one in the precision to work in."""
-    if not is_traced(learner.support) and not is_interval(learner.support, dtype):
-        raise ValueError(
-            f"{type(learner).__name__} on [{learner.low}, {learner.high}] collapses in {np.dtype(dtype)}; rescale, or "
-            "enable 64-bit JAX (jax_enable_x64)"
-        )

@@ -8,14 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from dpconformal.baselines.grid import ContextGridLearner, grid_of, takes_context, width_of
+from dpconformal.baselines.grid import GridLearner, grid_of, is_given, width_of
 from dpconformal.learner import State, rounding
 from dpconformal.pytree import register
 from dpconformal.validation import (
     Scalar,
     add_trailing_axes,
     check_int,
-    check_not_forked,
     check_seed,
     check_size,
     check_within,
@@ -47,87 +46,19 @@ class Buckets(NamedTuple):
         check_within("state.worth", self.worth, worth * (1 - 1e-3), worth * (1 + 1e-3), "it is that of its count")
 
 
-class Choice(NamedTuple):
-    """What is played in a round."""
-
-    bucket: Int[Array, " G"]  # that of each level's threshold; -1 where the round belongs to no group
-    threshold: Float[Array, " G"]  # as a share of the support
+def key_data(seed: Any) -> UInt32[Array, "2"]:
+    """Make the key of a state from a seed."""
+    return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
-def no_rounds(groups: int, levels: int, buckets: int, seed: Any, dtype: Any) -> Buckets:
-    """Return the evidence before any score."""
-    nothing = jnp.zeros((groups, levels, buckets), jnp.int32)
-    zero, coin = jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
-    return tossed(Buckets(zero, _key_data(seed), coin, nothing, nothing, jnp.ones(nothing.shape, dtype)))
-
-
-def reseeded(state: Buckets, seed: Any) -> Buckets:
-    """Give evidence another key."""
-    return tossed(state._replace(key=_key_data(seed)))
-
-
-def tossed(state: Buckets) -> Buckets:
-    """Toss the coin of the coming round."""
+def draw_coin(state: State) -> Any:
+    """Draw the coin of the coming round, for a state with ``seen``, ``key`` and ``coin``."""
     key = jax.random.wrap_key_data(state.key, impl="threefry2x32")
-    coin = jax.random.uniform(jax.random.fold_in(key, jnp.maximum(state.seen, 0) + 1), (), state.coin.dtype)
-    return state._replace(coin=coin)
+    key = jax.random.fold_in(key, jnp.maximum(state.seen, 0) + 1)
+    return state._replace(coin=jax.random.uniform(key, (), state.coin.dtype))
 
 
-def choose(
-    state: Buckets,
-    groups: Bool[Array, " N"],
-    levels: Float[Array, " G"],
-    eta: Float[Array, ""],
-    resolution: int,
-) -> Choice:
-    """
-    Choose a bucket for each level, in a round of these groups.
-
-    The lower of two neighbouring buckets is played 1/(resolution · buckets) below its upper edge.
-    """
-    dtype, buckets = state.coin.dtype, state.counts.shape[-1]
-    last = buckets - 1
-    sign = _signs(state, groups, levels, eta)
-    # The first pair of neighbours whose errors do not have the same sign.
-    turns = sign[:, 1:] * sign[:, :-1] <= 0
-    left = jnp.min(jnp.where(turns, jnp.arange(last, dtype=jnp.int32)[None], last), axis=-1, initial=last)
-    found = left < last
-    pair = jnp.minimum(left[:, None] + jnp.arange(2, dtype=jnp.int32)[None], last)
-    scale, rest = _errors(_only(state, pair), groups, levels, eta)
-    size = scale + jnp.log(jnp.abs(rest))
-    # Each is played in proportion to the error of the other; the left one where there is none at all.
-    nothing = jnp.isneginf(size).all(axis=-1)
-    chance = jnp.where(nothing, 1, jax.nn.sigmoid(jnp.where(nothing, 0, size[:, 1] - size[:, 0])))
-    play_left = state.coin <= chance
-    edge = jnp.asarray(np.arange(1, buckets + 1) / buckets, dtype)[left]  # of a bucket, from above
-    paired = jnp.where(play_left, edge - 1 / (resolution * buckets), edge)
-    # Errors of one sign: everything where all cover too rarely, nothing where all cover too often.
-    never = sign[:, 0] <= 0
-    bucket = jnp.where(found, jnp.where(play_left, left, left + 1), jnp.where(never, last, 0))
-    threshold = jnp.where(found, paired, jnp.where(never, 1, 0).astype(dtype))
-    member = jnp.any(groups)
-    return Choice(jnp.where(member, bucket, -1).astype(jnp.int32), jnp.where(member, threshold, 0))
-
-
-def update_counts(
-    state: Buckets, groups: Bool[Array, " N"], bucket: Int[Array, " G"], missed: Bool[Array, " G"], normalize: bool
-) -> Buckets:
-    """Count a round in the buckets played."""
-    played = jnp.arange(state.counts.shape[-1], dtype=jnp.int32)[None, :] == bucket[:, None]
-    used = groups[:, None, None] & played[None]
-    worth = state.worth
-    if normalize:
-        count = _only(state, jnp.maximum(bucket, 0)[:, None]).counts.astype(worth.dtype) + 1
-        worth = jnp.where(used, 1 / (jnp.sqrt(count + 1) * jnp.log2(count + 2)), worth)
-    return tossed(state._replace(seen=state.seen + 1))._replace(
-        seen=state.seen,
-        counts=state.counts + used.astype(state.counts.dtype),
-        misses=state.misses + (used & missed[None, :, None]).astype(state.misses.dtype),
-        worth=worth,
-    )
-
-
-def _only(state: Buckets, bucket: Int[Array, "G K"]) -> Buckets:
+def _take_buckets(state: Buckets, bucket: Int[Array, "G K"]) -> Buckets:
     """Take out some buckets of each level."""
     index = jnp.broadcast_to(bucket[None], (state.counts.shape[0], *bucket.shape))
     counts, misses, worth = (jnp.take_along_axis(leaf, index, axis=-1) for leaf in state[3:])
@@ -140,15 +71,6 @@ def _excess(state: Buckets, levels: Float[Array, " G"]) -> Float[Array, "N G K"]
     used = state.counts.astype(dtype)
     excess = (1 - levels[None, :, None]) * used - state.misses.astype(dtype)
     return jnp.where(jnp.abs(excess) <= rounding(dtype) * used, 0, excess)  # rounding is no error
-
-
-def _signs(
-    state: Buckets, groups: Bool[Array, " N"], levels: Float[Array, " G"], eta: Float[Array, ""]
-) -> Float[Array, "G M"]:
-    """Tell whether each bucket covered too often or too rarely, over the round's groups."""
-    if groups.shape[0] == 1:
-        return jnp.sign(_excess(state, levels)[0])
-    return jnp.sign(_errors(state, groups, levels, eta)[1])
 
 
 def _errors(
@@ -165,18 +87,14 @@ def _errors(
     return scale, jnp.where(jnp.abs(rest) <= 4 * rounding(rest.dtype) * jnp.maximum(over, under), 0, rest)
 
 
-def _key_data(seed: Any) -> UInt32[Array, "2"]:
-    return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
-
-
 @register(static=("buckets", "normalize", "groups", "resolution"))
 @dataclass(frozen=True, eq=False)
-class MVP(ContextGridLearner):
+class MVP(GridLearner):
     """
     Multivalid prediction (MVP), for each level of a grid.
 
     Thresholds are multiples of 1/buckets of the support. In each round the method looks for two neighbouring buckets,
-    of which one has covered too often and the other too rarely, and tosses a coin between them, so that whatever score
+    of which one has covered too often and the other too rarely, and draws a coin between them, so that whatever score
     comes, neither error grows in expectation.
 
     Guarantee, with no assumption but that scores are not concentrated within 1/(resolution · buckets) below a
@@ -202,7 +120,7 @@ class MVP(ContextGridLearner):
         tells to which groups it belongs, as its ``context``: ``replay(learner, scores, levels, context=rows)``, of
         shape (T, groups). A round of no group is answered with ``low`` and teaches nothing.
     seed : int
-        For the key of a fresh state. One coin is tossed a round for all levels. Sequences of a batch that start from
+        For the key of a fresh state. One coin is drawn a round for all levels. Sequences of a batch that start from
         the same state share its coins; for others give each its own state, from ``init(seed=...)``.
     resolution : int
         The lower of two neighbouring buckets is played 1/(resolution · buckets) below its upper edge.
@@ -254,54 +172,90 @@ class MVP(ContextGridLearner):
                 f"{type(self).__name__}.resolution = {self.resolution}: with {self.buckets} buckets the step {step:g} "
                 f"is too fine for {state.coin.dtype}"
             )
-        return state if seed is None else reseeded(state, seed)
+        return state if seed is None else draw_coin(state._replace(key=key_data(seed)))
+
+    def start(self, dtype: Any) -> Buckets:
+        """Return the state before any score."""
+        nothing = jnp.zeros((self.groups, len(self.levels), self.buckets), jnp.int32)
+        zero, coin = jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
+        return draw_coin(Buckets(zero, key_data(self.seed), coin, nothing, nothing, jnp.ones(nothing.shape, dtype)))
+
+    def choose(self, state: Buckets, groups: Bool[Array, " N"]) -> tuple[Int[Array, " G"], Float[Array, " G"]]:
+        """
+        Choose a bucket and a threshold within it for each level, in a round of these groups.
+
+        The bucket is -1 where the round belongs to no group. The lower of two neighbouring buckets is played
+        1/(resolution · buckets) below its upper edge.
+        """
+        dtype, last = state.coin.dtype, self.buckets - 1
+        levels, eta = grid_of(self, dtype), jnp.asarray(self.eta, dtype)
+        # Whether each bucket covered too often or too rarely, over the round's groups.
+        sign = jnp.sign(_excess(state, levels)[0] if self.groups == 1 else _errors(state, groups, levels, eta)[1])
+        # The first pair of neighbours whose errors do not have the same sign.
+        turns = sign[:, 1:] * sign[:, :-1] <= 0
+        left = jnp.min(jnp.where(turns, jnp.arange(last, dtype=jnp.int32)[None], last), axis=-1, initial=last)
+        found = left < last
+        pair = jnp.minimum(left[:, None] + jnp.arange(2, dtype=jnp.int32)[None], last)
+        scale, rest = _errors(_take_buckets(state, pair), groups, levels, eta)
+        size = scale + jnp.log(jnp.abs(rest))
+        # Each is played in proportion to the error of the other; the left one where there is none at all.
+        nothing = jnp.isneginf(size).all(axis=-1)
+        chance = jnp.where(nothing, 1, jax.nn.sigmoid(jnp.where(nothing, 0, size[:, 1] - size[:, 0])))
+        play_left = state.coin <= chance
+        edge = jnp.asarray(np.arange(1, self.buckets + 1) / self.buckets, dtype)[left]  # of a bucket, from above
+        paired = jnp.where(play_left, edge - 1 / (self.resolution * self.buckets), edge)
+        # Errors of one sign: everything where all cover too rarely, nothing where all cover too often.
+        never = sign[:, 0] <= 0
+        bucket = jnp.where(found, jnp.where(play_left, left, left + 1), jnp.where(never, last, 0))
+        share = jnp.where(found, paired, jnp.where(never, 1, 0).astype(dtype))  # of the support
+        member = jnp.any(groups)
+        threshold = jnp.asarray(self.low, dtype) + width_of(self, dtype) * jnp.where(member, share, 0)
+        return jnp.where(member, bucket, -1).astype(jnp.int32), threshold
+
+    def thresholds(self, state: Buckets, groups: Bool[Array, " N"]) -> Float[Array, " G"]:
+        """Predict the threshold of each level of the grid."""
+        return self.choose(state, groups)[1]
+
+    def learn(self, state: Buckets, score: Float[Array, ""], groups: Bool[Array, " N"]) -> Buckets:
+        """Count the round, and whether it missed, in the buckets played."""
+        bucket, threshold = self.choose(state, groups)
+        missed = score > threshold
+        played = jnp.arange(self.buckets, dtype=jnp.int32)[None, :] == bucket[:, None]
+        used, worth = groups[:, None, None] & played[None], state.worth
+        if self.normalize:
+            count = _take_buckets(state, jnp.maximum(bucket, 0)[:, None]).counts.astype(worth.dtype) + 1
+            worth = jnp.where(used, 1 / (jnp.sqrt(count + 1) * jnp.log2(count + 2)), worth)
+        return Buckets(
+            state.seen,
+            state.key,
+            draw_coin(state._replace(seen=state.seen + 1)).coin,
+            state.counts + used.astype(state.counts.dtype),
+            state.misses + (used & missed[None, :, None]).astype(state.misses.dtype),
+            worth,
+        )
+
+    def _takes(self, context: Any) -> bool:
+        needed = f"an MVP with groups = {self.groups} needs each round's groups"
+        return is_given(context, self.groups > 1, needed, "this MVP takes none: make it with groups=2 or more")
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check the group memberships of a replay: booleans of shape (..., T, groups)."""
-        if not self._wanted(context):
+        if not self._takes(context):
             return None
-        rows = _booleans(context)
-        full = (*shape, self.groups)
+        rows, full = _booleans(context), (*shape, self.groups)
         if rows.shape not in (full, full[-2:]):
             raise ValueError(f"context has shape {rows.shape}: pass a row of {self.groups} booleans a round, {full}")
         return jnp.broadcast_to(rows, full)
 
-    def start(self, dtype: Any) -> Buckets:
-        """Return the state before any score."""
-        return no_rounds(self.groups, len(self.levels), self.buckets, self.seed, dtype)
-
-    def choose(self, state: Buckets, groups: Bool[Array, " N"]) -> Choice:
-        """Choose a bucket for each level, in a round of these groups."""
-        dtype = state.coin.dtype
-        return choose(state, groups, grid_of(self, dtype), jnp.asarray(self.eta, dtype), self.resolution)
-
-    def thresholds(self, state: Buckets, groups: Bool[Array, " N"]) -> Float[Array, " G"]:
-        """Predict the threshold of each level of the grid."""
-        return self._on_support(self.choose(state, groups).threshold)
-
-    def learn(self, state: Buckets, score: Float[Array, ""], groups: Bool[Array, " N"]) -> Buckets:
-        """Count the round, and whether it missed, in the buckets played."""
-        choice = self.choose(state, groups)
-        missed = score > self._on_support(choice.threshold)
-        return update_counts(state, groups, choice.bucket, missed, self.normalize)
-
-    def _on_support(self, share: Float[Array, " G"]) -> Float[Array, " G"]:
-        return jnp.asarray(self.low, share.dtype) + width_of(self, share.dtype) * share
-
-    def _wanted(self, context: Any) -> bool:
-        needed = f"an MVP with groups = {self.groups} needs each round's groups"
-        return takes_context(context, self.groups > 1, needed, "this MVP takes none: make it with groups=2 or more")
-
-    def context_row(self, state: State, context: Any) -> Array:
+    def context_row(self, state: State, context: Any) -> tuple[Array]:
         """Check the groups of a round; without a context there is one group, of which every round is."""
         del state
-        check_not_forked()
-        if not self._wanted(context):
-            return jnp.ones(1, bool)
+        if not self._takes(context):
+            return (jnp.ones(1, bool),)
         row = _booleans(context)
         if row.shape != (self.groups,):
             raise ValueError(f"context has shape {row.shape}: pass a row of {self.groups} booleans")
-        return row
+        return (row,)
 
 
 @register(static=("buckets", "normalize", "groups", "resolution"))

@@ -16,7 +16,7 @@ from dpconformal.validation import Scalar, add_trailing_axes, check_within, is_t
 
 
 class Iterates(NamedTuple):
-    """Where gradient descent stands."""
+    """State of :class:`OGD`."""
 
     seen: Int[Array, "*B"]  # scores; -1 once a bad one was met inside jit
     iterate: Float[Array, "*B G"]  # the threshold of each level of the grid
@@ -98,9 +98,9 @@ class OGD(GridLearner):
                 rates.check_steps(self.rate, first, last)
         return state
 
-    def sound(self) -> Any:
-        """Tell whether hyperparameters are in range."""
-        return super().sound() & ~jnp.isnan(self.rate.step(1.0))
+    def is_valid(self) -> Any:
+        """Whether hyperparameters are in range."""
+        return super().is_valid() & ~jnp.isnan(self.rate.step(1.0))
 
     def start(self, dtype: Any) -> Iterates:
         """Return the state before any score."""
@@ -148,7 +148,7 @@ class MultiOGD(OGD):
 
 
 class ScaledIterates(NamedTuple):
-    """Where scale-free gradient descent stands."""
+    """State of :class:`SFOGD`."""
 
     seen: Int[Array, "*B"]  # scores; -1 once a bad one was met inside jit
     iterate: Float[Array, "*B G"]  # the threshold of each level of the grid
@@ -185,10 +185,8 @@ class SFOGD(GridLearner):
         The grid; other levels are refused.
     rate : float
         η in units of high - low.
-    initial : array_like, optional
-        First threshold, one for all levels or one for each; low + level · (high - low) by default.
-    low, high : float
-        The support. Scores outside are refused; thresholds may leave it.
+    initial, low, high
+        As for :class:`OGD`.
 
     References
     ----------

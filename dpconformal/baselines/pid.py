@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from dpconformal.baselines.aci import OUTSIDE, check_choice
-from dpconformal.baselines.grid import ContextGridLearner, dtype_of, grid_of, takes_context
+from dpconformal.baselines.grid import GridLearner, dtype_of, grid_of, is_given
 from dpconformal.beliefs.sliding import check_filled
 from dpconformal.learner import State
 from dpconformal.pytree import register
@@ -16,7 +16,7 @@ from dpconformal.validation import Scalar, add_trailing_axes, as_numbers, check_
 
 
 class Controller(NamedTuple):
-    """What the controller knows."""
+    """State of :class:`PID`."""
 
     seen: Int[Array, "*B"]  # scores; -1 once a bad one was met inside jit
     tracker: Float[Array, "*B G"]  # the quantile tracker of each level: the proportional part
@@ -42,7 +42,7 @@ class Controller(NamedTuple):
 
 @register(static=("scorecast", "window", "outside"))
 @dataclass(frozen=True, eq=False)
-class PID(ContextGridLearner):
+class PID(GridLearner):
     """
     Conformal PID control: threshold = scorecast + tracker + saturation(sum of coverage errors).
 
@@ -56,13 +56,11 @@ class PID(ContextGridLearner):
       shape (T,), or (T, G) with one for each level of the grid. The tracker then follows what the forecasts leave
       over.
 
-    This is the convention of the authors' code (github.com/aangelopoulos/conformal-time-series, ``core/methods.py``).
-    The paper's formula for the integrator counts the latest round, too. The first rounds: the tracker starts at 0;
-    one score has no spread, so that it makes its first step in round 3. (The authors' code makes a step of η in
-    round 1 already, in whatever units the scores have.) The integrator is 0 in rounds 1 and 2.
-
-    ``low`` and ``high`` scale nothing: scores outside are refused, and a saturated integrator answers with them. Scores
-    that are all alike have no spread, and the tracker stands still.
+    This is the convention of the authors' code (github.com/aangelopoulos/conformal-time-series, ``core/methods.py``);
+    the paper's integrator counts the latest round, too. The tracker starts at 0, and one score has no spread, so that
+    it makes its first step in round 3 (in the authors' code a step of η in round 1, in whatever units the scores have).
+    The integrator is 0 in rounds 1 and 2. Scores that are all alike have no spread, and the tracker stands still.
+    ``low`` and ``high`` scale nothing: scores outside are refused, and a saturated integrator answers with them.
 
     Guarantee, with no assumption: with the integrator the coverage frequency of T rounds is within
     πC/(2 ln T) + 4/T of the level (``outside="infinite"``, or ``"ends"`` if no score equals ``low``); with P alone and
@@ -132,25 +130,16 @@ class PID(ContextGridLearner):
         """Whether initial thresholds may lie outside the support: with a scorecast they are offsets."""
         return self.scorecast
 
+    def _takes(self, context: Any) -> bool:
+        needed = "a PID with scorecast=True needs the round's scorecast"
+        return is_given(context, self.scorecast, needed, "this PID takes none: make it with scorecast=True")
+
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
-        """
-        Check the scorecasts of a replay: shape (..., T) or, with one for each level of the grid, (..., T, G).
-
-        Parameters
-        ----------
-        context : array_like
-            The scorecasts. What fits both readings is read as the first; leading axes may be left out.
-        shape : tuple of int
-            Of the scores.
-
-        Returns
-        -------
-        Array
-            With the leading axes of the scores; None without a scorecast.
-        """
-        if not self._wanted(context):
+        """Check the scorecasts of a replay: shape (..., T) or, with one for each level of the grid, (..., T, G)."""
+        if not self._takes(context):
             return None
         array, grid = as_numbers("context", context), (len(self.levels),)
+        # What fits both readings is read as the first; leading axes may be left out.
         for full in (shape, shape + grid):
             if array.ndim >= 1 and array.shape in (full, full[len(shape) - 1 :]):
                 break
@@ -159,9 +148,18 @@ class PID(ContextGridLearner):
                 f"context has shape {array.shape}: pass a scorecast a round, shape {shape}, or one a round and level, "
                 f"shape {shape + grid}"
             )
-        if not is_traced(array):
-            raise_at("context", array, ~np.isfinite(array), "a scorecast must be finite")
+        _check_finite(array)
         return jnp.broadcast_to(jnp.asarray(array, jnp.result_type(float)), full)
+
+    def context_row(self, state: State, context: Any) -> tuple[Array, ...]:
+        """Bring a round's scorecast into shape: one for each level, or none."""
+        if not self._takes(context):
+            return ()
+        row = jnp.asarray(as_numbers("context", context)).astype(dtype_of(state))
+        if row.shape not in ((), (len(self.levels),)):
+            raise ValueError(f"context has shape {row.shape}: pass a scorecast, or one for each level of the grid")
+        _check_finite(row)
+        return (jnp.broadcast_to(jnp.where(jnp.isfinite(row), row, jnp.nan), (len(self.levels),)),)
 
     def start(self, dtype: Any) -> Controller:
         """Return the state before any score."""
@@ -205,24 +203,13 @@ class PID(ContextGridLearner):
         missed = score > threshold
         step = jnp.asarray(self.rate, dtype) * self.spread(state)
         tracker = state.tracker + step * (missed.astype(dtype) - (1 - grid_of(self, dtype)))
-        tracker = jnp.where(jnp.isnan(threshold), jnp.nan, tracker)  # a bad traced scorecast spoils what follows
+        tracker = jnp.where(jnp.isnan(threshold), jnp.nan, tracker)  # after a bad traced scorecast nothing is known
         latest = state.latest
         if self.window is not None:
             latest = jnp.where(jnp.arange(self.window, dtype=now.dtype) == now % self.window, score, latest)
         return Controller(state.seen, tracker, state.misses + state.missed, missed.astype(state.missed.dtype), latest)
 
-    def _wanted(self, context: Any) -> bool:
-        needed = "a PID with scorecast=True needs the round's scorecast"
-        return takes_context(context, self.scorecast, needed, "this PID takes none: make it with scorecast=True")
 
-    def context_row(self, state: State, context: Any) -> Any:
-        """Bring a round's scorecast into shape: one for each level, or none."""
-        if not self._wanted(context):
-            return None
-        row = jnp.asarray(as_numbers("context", context)).astype(dtype_of(state))
-        if row.shape not in ((), (len(self.levels),)):
-            raise ValueError(f"context has shape {row.shape}: pass a scorecast, or one for each level of the grid")
-        if not is_traced(row):
-            raise_at("context", row, ~np.isfinite(row), "a scorecast must be finite")
-        row = jnp.where(jnp.isfinite(row), row, jnp.nan)
-        return jnp.broadcast_to(row, (len(self.levels),))
+def _check_finite(scorecasts: Any) -> None:
+    if not is_traced(scorecasts):
+        raise_at("context", scorecasts, ~np.isfinite(scorecasts), "a scorecast must be finite")

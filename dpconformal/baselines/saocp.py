@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from dpconformal.baselines.grid import GridLearner, check_in_support, check_state, grid_of, initial_of, width_of
+from dpconformal.baselines.grid import GridLearner, check_in_support, grid_of, initial_of, width_of
 from dpconformal.baselines.ogd import scale_free_step, slope
 from dpconformal.engine.states import MOST
 from dpconformal.engine.totals import pinball
@@ -37,7 +37,12 @@ class Experts(NamedTuple):
         """Refuse what no replay leaves. Bets of the dead may overflow, and nobody asks for them."""
         now = np.asarray(self.seen, np.int64)[..., None] + 1
         births = np.asarray(self.births)
-        raise_at("state.births", births, births != _births(now, births.shape[-1], learner), "born in no such round")
+        raise_at(
+            "state.births",
+            births,
+            births != _births(now, births.shape[-1], learner.generations),
+            "born in no such round",
+        )
         step = 1 / math.sqrt(3) + 1e-3
         check_in_support(learner, "answer", self.answer, step)
         # A slot without an expert steps on from 0.
@@ -109,19 +114,28 @@ class SAOCP(GridLearner):
     sizes: ClassVar[tuple[str, ...]] = ("lifetime",)
 
     @property
+    def generations(self) -> int:
+        """Experts of one power of two that can be alive at once: those of 2^k are born 2^(k+1) rounds apart."""
+        return -(-self.lifetime // 2)
+
+    @property
     def room(self) -> int:  # type: ignore[override]
         """Slots that are enough for any number of rounds."""
-        return ORDERS * self._generations()
+        return ORDERS * self.generations
+
+    def _room_after(self, rounds: int) -> int:
+        """Count the slots for each power of two up to the number of the round after these."""
+        return min((rounds + 1).bit_length(), ORDERS) * self.generations
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> State:
         """Return the state before any score, with room for the experts of ``rounds`` rounds."""
         state = super().init(rounds, dtype)
-        return state if rounds is None else _sized(state, _orders(rounds) * self._generations())
+        return state if rounds is None else _resize(state, self._room_after(rounds))
 
     def prepare(self, state: State, rounds: int) -> State:
         """Check that a state, or a batch of them, can be carried on from, and make room for more rounds."""
         if is_traced(state.seen):
-            return _sized(super().prepare(state, rounds), self.room)
+            return _resize(super().prepare(state, rounds), self.room)
         latest = int(np.max(np.asarray(state.seen), initial=0)) + rounds
         if latest + 1 > MOST:  # the number of the round after these
             raise ValueError(
@@ -129,27 +143,26 @@ class SAOCP(GridLearner):
                 f"needs from round {MOST + 1} on; start afresh, or use SFOGD"
             )
         state = super().prepare(state, rounds)
-        slots, needed = state.births.shape[-1], _orders(latest - rounds) * self._generations()
-        if slots < needed or slots % self._generations():
+        slots, needed = state.births.shape[-1], self._room_after(latest - rounds)
+        if slots < needed or slots % self.generations:
             raise ValueError(
                 f"state.births has {slots} slots: after {latest - rounds} scores a SAOCP with lifetime = "
-                f"{self.lifetime} has {needed} at least, a multiple of {self._generations()}; carry on with the learner"
+                f"{self.lifetime} has {needed} at least, a multiple of {self.generations}; carry on with the learner"
                 " that made it"
             )
-        return _sized(state, max(_orders(latest) * self._generations(), state.births.shape[-1]))
+        return _resize(state, max(self._room_after(latest), slots))
 
-    def observe(self, state: State, score: Numbers) -> State:
+    def observe(self, state: State, score: Numbers, context: Any = None) -> State:
         """Return the state after one more score."""
-        check_state(self, state)
-        return super().observe(state if is_traced(state.seen) else self.prepare(state, 1), score)
+        self._check_state(state)
+        return super().observe(state if is_traced(state.seen) else self.prepare(state, 1), score, context)
 
     def start(self, dtype: Any) -> Experts:
         """Return the state before any score: with the expert of round 1, and room for all."""
         initial = initial_of(self, dtype)
-        slots = self.room
-        nothing = jnp.zeros((initial.shape[0], slots), dtype)
-        empty = Experts(jnp.zeros((), jnp.int32), initial, jnp.zeros(slots, jnp.int32), *(nothing,) * 5)
-        return self._born(empty, initial)
+        nothing = jnp.zeros((initial.shape[0], self.room), dtype)
+        empty = Experts(jnp.zeros((), jnp.int32), initial, jnp.zeros(self.room, jnp.int32), *(nothing,) * 5)
+        return self._add_expert(empty, initial)
 
     def thresholds(self, state: Experts) -> Float[Array, " G"]:
         """Predict the threshold of each level of the grid."""
@@ -170,16 +183,12 @@ class SAOCP(GridLearner):
         age = jnp.maximum(now + 1 - state.births, 1).astype(dtype)
         wealth = gains * (1 / age)[None] * (1 + bets)
         after = Experts(now, state.answer, state.births, iterate, squares, gains, bets, wealth)
-        after = self._born(after, state.answer)
-        return after._replace(answer=_mixture(after, self.lifetime, self._generations()))
+        after = self._add_expert(after, state.answer)
+        return after._replace(answer=self._mix(after))
 
-    def _generations(self) -> int:
-        """Experts of one power of two that can be alive at once: those of 2^k are born 2^(k+1) rounds apart."""
-        return -(-self.lifetime // 2)
-
-    def _born(self, state: Experts, where: Float[Array, " G"]) -> Experts:
+    def _add_expert(self, state: Experts, where: Float[Array, " G"]) -> Experts:
         """Put the expert of the coming round into the slot of one that has died."""
-        now, generations, slots = state.seen + 1, self._generations(), state.births.shape[-1]
+        now, generations, slots = state.seen + 1, self.generations, state.births.shape[-1]
         order = jnp.bitwise_count((now & -now) - 1).astype(jnp.int32)
         turn = jnp.right_shift(jnp.right_shift(now, order), jnp.ones_like(now)) % generations
         slot = order * generations + turn
@@ -189,23 +198,34 @@ class SAOCP(GridLearner):
         rest = (jnp.where(here[None], 0, leaf) for leaf in state[4:])
         return Experts(state.seen, state.answer, jnp.where(here, now, state.births), iterate, *rest)
 
+    def _mix(self, state: Experts) -> Float[Array, " G"]:
+        """Average the living: by wealth, by age alone while nobody has any."""
+        dtype, now = state.wealth.dtype, state.seen + 1
+        power = (state.births & -state.births).astype(dtype)
+        alive = (state.births > 0) & ((now - state.births).astype(dtype) < self.lifetime * power)
+        birth = jnp.maximum(state.births, 1)
+        doublings = (32 - lax.clz(birth)).astype(dtype)  # 1 + ⌊log2⌋
+        prior = jnp.where(alive, 1 / (birth.astype(dtype) ** 2 * doublings), 0)
+        prior = (prior / _sum(prior, self.generations))[None]
+        # The dead of an odd lifetime bet on until they are replaced, with a wealth that may overflow.
+        rich = jnp.where(prior > 0, prior * jnp.maximum(state.wealth, 0), 0)
+        total = _sum(rich, self.generations)
+        shares = jnp.where(total[:, None] > 0, rich, prior)
+        # Relative to the last answer: where nobody has moved, nor does the mixture, not even by a rounding error.
+        moves = _sum(shares * (state.iterate - state.answer[:, None]), self.generations)
+        return state.answer + moves / jnp.where(total > 0, total, 1)
 
-def _births(now: np.ndarray, slots: int, learner: SAOCP) -> np.ndarray:
+
+def _births(now: np.ndarray, slots: int, generations: int) -> np.ndarray:
     """Return the round in which the expert of each slot was born, of those up to now; 0 for none."""
-    generations = -(-learner.lifetime // 2)
     order, turn = np.divmod(np.arange(slots), generations)
     latest = ((now >> order) - 1) // 2  # 2^order · (2k + 1) is the latest round of this order, for k
     latest = latest - (latest - turn) % generations
     return np.where(((now >> order) > 0) & (latest >= 0), (2 * latest + 1) << order, 0)
 
 
-def _orders(rounds: int) -> int:
-    """Powers of two up to the number of the round after these."""
-    return min((rounds + 1).bit_length(), ORDERS)
-
-
 @jax.jit(static_argnames="slots")
-def _sized(state: Experts, slots: int) -> Experts:
+def _resize(state: Experts, slots: int) -> Experts:
     """Give a state that many slots; those that come or go are without an expert yet."""
 
     def fit(leaf: Array) -> Array:
@@ -213,24 +233,6 @@ def _sized(state: Experts, slots: int) -> Experts:
         return jnp.pad(leaf[..., :slots], [(0, 0)] * (leaf.ndim - 1) + [(0, missing)])
 
     return Experts(state.seen, state.answer, *(fit(leaf) for leaf in state[2:]))
-
-
-def _mixture(state: Experts, lifetime: int, generations: int) -> Float[Array, " G"]:
-    """Average the living: by wealth, by age alone while nobody has any."""
-    dtype, now = state.wealth.dtype, state.seen + 1
-    power = (state.births & -state.births).astype(dtype)
-    alive = (state.births > 0) & ((now - state.births).astype(dtype) < lifetime * power)
-    birth = jnp.maximum(state.births, 1)
-    doublings = (32 - lax.clz(birth)).astype(dtype)  # 1 + ⌊log2⌋
-    prior = jnp.where(alive, 1 / (birth.astype(dtype) ** 2 * doublings), 0)
-    prior = (prior / _sum(prior, generations))[None]
-    # The dead of an odd lifetime bet on until they are replaced, with a wealth that may overflow.
-    rich = jnp.where(prior > 0, prior * jnp.maximum(state.wealth, 0), 0)
-    total = _sum(rich, generations)
-    shares = jnp.where(total[:, None] > 0, rich, prior)
-    # Relative to the last answer: where nobody has moved, nor does the mixture, not even by a rounding error.
-    moves = _sum(shares * (state.iterate - state.answer[:, None]), generations)
-    return state.answer + moves / jnp.where(total > 0, total, 1)
 
 
 def _sum(values: Float[Array, "*G E"], generations: int) -> Float[Array, "*G"]:

@@ -29,9 +29,9 @@ from dpconformal.beliefs.sorted_scores import (
     masses_before,
     ranking_kernel,
 )
-from dpconformal.engine.fenwick import empirical_thresholds, order_walk
 from dpconformal.engine.kernel import run_kernel
 from dpconformal.engine.pointer_loop import NO_PLACE, arrivals_by_round, block_and_decays, run_blocks
+from dpconformal.engine.walks import empirical_thresholds, order_walk
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.rounds import Rounds

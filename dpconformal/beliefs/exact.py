@@ -32,10 +32,9 @@ from dpconformal.beliefs.sorted_scores import (
     ranking_kernel,
     state_at_end,
 )
-from dpconformal.engine.fenwick import tree_walk
 from dpconformal.engine.kernel import NativeKernel, Segment, pad, padded_segments, run_kernel, take_segment
 from dpconformal.engine.pointer_loop import NO_PLACE, arrivals_by_round, block_and_decays, run_blocks
-from dpconformal.engine.walks import Insertion, LinkedList, linked, null_node, unlink, walk_list
+from dpconformal.engine.walks import Insertion, LinkedList, linked, null_node, tree_walk, unlink, walk_list
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.rounds import Rounds

@@ -27,11 +27,10 @@ from dpconformal.beliefs.belief import (
     weights_by_round,
     weights_of,
 )
-from dpconformal.engine.fenwick import tree_walk
 from dpconformal.engine.kernel import NativeKernel, Segment, padded_segments, run_kernel, take_segment
 from dpconformal.engine.pointer_loop import NO_PLACE, arrivals_by_round, block_and_decays, epoch_for, run_blocks
 from dpconformal.engine.states import advance, check_countable, joint_count, ready_to_merge, room_to_count
-from dpconformal.engine.walks import bin_walk
+from dpconformal.engine.walks import bin_walk, tree_walk
 from dpconformal.learner import is_valid_score
 from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register

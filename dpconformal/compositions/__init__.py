@@ -1,7 +1,6 @@
 """Compositions: beliefs that are made of other beliefs."""
 
-from dpconformal.compositions.aggregate import Aggregate
-from dpconformal.compositions.automatic import auto
+from dpconformal.compositions.aggregate import Aggregate, auto
 from dpconformal.compositions.heads import Corrected, Credible, Head
 from dpconformal.compositions.hierarchical import Hierarchical
 from dpconformal.compositions.recalibrated import Recalibrated

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from dpconformal.beliefs import Quantized
 from dpconformal.beliefs.belief import check_valid_count
 from dpconformal.beliefs.quantized import BinnedScores, bin_edges, part_way
 from dpconformal.compositions.stacks import (
@@ -25,8 +26,10 @@ from dpconformal.compositions.stacks import (
 )
 from dpconformal.engine.states import advance
 from dpconformal.learner import BeliefLearner, Learner, SizedLearner, State, fresh_state, is_valid_score, support_of
+from dpconformal.priors import Prior, Uniform
 from dpconformal.pytree import register
 from dpconformal.replay import Replay, Summary, replay
+from dpconformal.schedules import Constant, Dirichlet
 from dpconformal.validation import (
     Numbers,
     Scalar,
@@ -43,6 +46,8 @@ from dpconformal.validation import (
 
 # A forecast F of whether a score is at most u costs (F - outcome)². This game is mixable at a rate of 2.
 RATE = 2
+SHORTEST = 8  # rounds of the shortest memory
+FEWEST_CELLS = 512  # of what a belief does within one the weights know nothing
 
 
 def mix_cdfs(values: Float[Array, "N P"], log_weights: Float[Array, "N P"]) -> Float[Array, " P"]:
@@ -65,45 +70,30 @@ def update_weights(
     log_weights: Float[Array, "N P"], values: Float[Array, "N P"], above: Float[Array, " P"], share: Any
 ) -> Float[Array, "N P"]:
     """
-    Charge each belief at each point for what it said there.
+    Charge each belief at each point for what it said there; the largest weight of a point is 1, then some is shared.
 
-    ``above``: What part of a point's cell lies below the score: there the right answer was 0, elsewhere 1. Returns:
-    After; the largest of a point is 0, or was before the sharing.
+    ``above``: What part of a point's cell lies below the score: there the right answer was 0, elsewhere 1.
     """
     cost = above[None] * values**2 + (1 - above)[None] * (1 - values) ** 2
     log_weights = log_weights - RATE * cost
     log_weights = log_weights - jnp.max(log_weights, axis=0, keepdims=True)
     share = jnp.asarray(share, values.dtype)
     log_weights = jnp.where((share >= 0) & (share < 1), log_weights, jnp.nan)  # a bad hyperparameter inside jit
-    return lax.cond(share > 0, _shared, lambda kept, _: kept, log_weights, share)
+    return lax.cond(share > 0, _share_weights, lambda kept, _: kept, log_weights, share)
 
 
-def _shared(log_weights: Float[Array, "N P"], share: Float[Array, ""]) -> Float[Array, "N P"]:
+def _share_weights(log_weights: Float[Array, "N P"], share: Float[Array, ""]) -> Float[Array, "N P"]:
     some = jnp.where(share > 0, share, 0.5)  # in a batch both ways are gone: a number whose logarithm is finite
     sown = jnp.log(some / log_weights.shape[0])
     return jnp.logaddexp(jax.nn.log_softmax(log_weights, axis=0) + jnp.log1p(-some), sown)
 
 
-MANY = 512  # cells, at the least: of what a belief does within one the weights know nothing
-
-
 class Mixture(NamedTuple):
-    """
-    What an aggregate knows: its learners' states, and how well each has done.
+    """State of an :class:`Aggregate`: its learners' states, and how well each has done."""
 
-    Attributes
-    ----------
-    seen : Array, shape ()
-        How many scores; -1 once a bad one was met inside ``jit``.
-    log_weights : Array, shape (N, cells)
-        Logarithms of the learners' weights in each cell of the support, in the order of the stacks.
-    learners : tuple of State
-        One for each stack of learners that differ in numbers alone, with an axis for them.
-    """
-
-    seen: Int[Array, "*B"]  # ()
-    log_weights: Float[Array, "*B N P"]  # (N, cells)
-    learners: tuple[State, ...]
+    seen: Int[Array, "*B"]  # scores; -1 once a bad one was met inside jit
+    log_weights: Float[Array, "*B N P"]  # of each learner in each cell of the support, in the order of the stacks
+    learners: tuple[State, ...]  # one for each stack of learners that differ in numbers alone, with an axis for them
 
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves: a round costs a learner 2 at most, as a logarithm of its weight."""
@@ -168,7 +158,7 @@ class Aggregate:
     cells: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learners", _checked(self.learners))
+        object.__setattr__(self, "learners", _checked_learners(self.learners))
         share = check_float("Aggregate.fixed_share", self.fixed_share, 0.0, 1.0, open_high=True)
         object.__setattr__(self, "fixed_share", share)
         if self.cells is not None:
@@ -187,7 +177,7 @@ class Aggregate:
         ]
         bins = [state.weights.shape[-1] for state in states if isinstance(state, BinnedScores)]
         each = 2 * max(bins, default=1)
-        cells = self.cells or -(-MANY // each) * each
+        cells = self.cells or -(-FEWEST_CELLS // each) * each
         nothing = jnp.zeros((len(self.learners), cells), dtype)
         return Mixture(jnp.zeros((), jnp.int32), nothing, stack_states(self.learners, states))
 
@@ -205,14 +195,15 @@ class Aggregate:
 
     def as_context(self, context: Any, shape: tuple[int, ...]) -> Any:
         """Check what a replay tells those learners that take a context."""
-        if context is None and not [stack for stack in stack_learners(self.learners) if stack.with_context]:
+        takers = [stack for stack in stack_learners(self.learners) if stack.with_context]
+        if not takers:
+            if context is not None:
+                raise ValueError("context is given, and none of the learners of this Aggregate takes one")
             return None
         contexts = [learner.as_context(context, shape) for learner in self.learners if takes_context(learner)]
-        if not contexts and context is not None:
-            raise ValueError("context is given, and none of the learners of this Aggregate takes one")
         if any(not is_traced(contexts) and not np.array_equal(contexts[0], other) for other in contexts[1:]):
             raise ValueError("context means different things to the learners of this Aggregate: give them one tree")
-        return next(iter(contexts), None)
+        return contexts[0]
 
     def quantile(self, state: Mixture, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
         """Predict the threshold of each level."""
@@ -246,8 +237,7 @@ class Aggregate:
         return replay(self, scores, levels, state, keep)
 
 
-def _checked(learners: Any) -> tuple[Any, ...]:
-    """Check that these can be mixed."""
+def _checked_learners(learners: Any) -> tuple[Any, ...]:
     if isinstance(learners, Learner) or not isinstance(learners, Sequence) or not learners:
         raise ValueError(f"Aggregate.learners = {learners!r}: pass a list of beliefs, [Exact(), Exact(discount=0.99)]")
     for i, learner in enumerate(learners):
@@ -283,27 +273,24 @@ def _check(learner: Aggregate, state: Any, batched: bool = False) -> None:
         raise ValueError(f"state has {cells} cells, and this Aggregate has cells = {learner.cells}")
 
 
-def _edges(learner: Aggregate, state: Mixture) -> Array:
+def _edges(learner: Aggregate, state: Mixture) -> Float[Array, " E"]:
     """Return where cells begin, and the last one ends."""
     return bin_edges(learner.support, state.log_weights.shape[-1], state.log_weights.dtype)
 
 
-def _table(learner: Aggregate, state: Mixture, context: Any) -> Float[Array, "N P"]:
+def _cdfs(learner: Aggregate, state: Mixture, context: Any) -> Float[Array, "N P"]:
+    """Evaluate the learners' cdfs in the middle of each cell."""
     dtype, cells = state.log_weights.dtype, state.log_weights.shape[-1]
     low, high = (jnp.asarray(end, dtype) for end in learner.support)
     middles = part_way(low, high, jnp.arange(cells, dtype=dtype) + 0.5, jnp.asarray(cells, dtype))
-    return vmap_learners(learner.learners, state.learners, partial(cdf_in_cells, middles=middles), context)
-
-
-def _steps(learner: Aggregate, state: Mixture, context: Any) -> Float[Array, " P"]:
-    """Return the mixture, cell by cell."""
-    return mix_cdfs(_table(learner, state, context), state.log_weights)
+    read = partial(cdf_in_cells, middles=middles)
+    return jnp.concatenate(vmap_learners(learner.learners, state.learners, read, context))
 
 
 @jax.jit
 def _quantile(learner: Aggregate, state: Mixture, levels: Array, context: Any) -> Array:
     own = quantiles_of(learner.learners, state.learners, levels, context)
-    steps, edges = _steps(learner, state, context), _edges(learner, state)
+    steps, edges = mix_cdfs(_cdfs(learner, state, context), state.log_weights), _edges(learner, state)
     reached = jnp.searchsorted(steps, levels, method="compare_all")
     # The learners' own thresholds enclose the mixture's, to the last bit: a mixture lies between what it is made of.
     found = jnp.clip(edges[reached].astype(own.dtype), jnp.min(own, axis=0), jnp.max(own, axis=0))
@@ -312,26 +299,81 @@ def _quantile(learner: Aggregate, state: Mixture, levels: Array, context: Any) -
 
 @jax.jit(static_argnames="side")
 def _cdf(learner: Aggregate, state: Mixture, x: Array, side: str, context: Any) -> Array:
-    own = vmap_learners(learner.learners, state.learners, partial(_cdf_of, x=x, side=side), context)
-    steps, edges = _steps(learner, state, context), _edges(learner, state)
+    def read(one: Any, own: State, **given: Any) -> Array:
+        return one.cdf(own, x, side=side, **given)
+
+    own = jnp.concatenate(vmap_learners(learner.learners, state.learners, read, context))
+    steps, edges = mix_cdfs(_cdfs(learner, state, context), state.log_weights), _edges(learner, state)
     steps = jnp.concatenate([jnp.zeros(1, steps.dtype), steps, jnp.ones(1, steps.dtype)])
     return jnp.clip(steps[jnp.searchsorted(edges, x, side=side)], jnp.min(own, axis=0), jnp.max(own, axis=0))
 
 
-def _cdf_of(learner: Any, state: State, x: Array, side: str, **given: Any) -> Array:
-    return learner.cdf(state, x, side=side, **given)
-
-
 @jax.jit
 def _observe(learner: Aggregate, state: Mixture, score: Array, context: Any) -> Mixture:
-    table, edges = _table(learner, state, context), _edges(learner, state)
+    cdfs, edges = _cdfs(learner, state, context), _edges(learner, state)
     above = jnp.clip((score - edges[:-1]) / (edges[1:] - edges[:-1]), 0, 1)
     valid = is_valid_score(score, learner.support)
-    log_weights = update_weights(state.log_weights, table, jnp.where(valid, above, 0), learner.fixed_share)
-    after = tuple(
-        jax.vmap(lambda one, own, given: one.observe(own, score, **given), in_axes=(0, 0, None))(
-            stack.learner, own, {"context": context} if stack.with_context else {}
-        )
-        for stack, own in zip(stack_learners(learner.learners), state.learners, strict=True)
-    )
-    return Mixture(advance(state.seen, valid), log_weights, after)
+    log_weights = update_weights(state.log_weights, cdfs, jnp.where(valid, above, 0), learner.fixed_share)
+
+    def observe(one: Any, own: State, **given: Any) -> State:
+        return one.observe(own, score, **given)
+
+    after = vmap_learners(learner.learners, state.learners, observe, context)
+    return Mixture(advance(state.seen, valid), log_weights, tuple(after))
+
+
+def auto(
+    low: Scalar = 0.0,
+    high: Scalar = 1.0,
+    *,
+    prior: Prior | None = None,
+    bins: int = 256,
+    longest: int = 4096,
+    fixed_share: Scalar = 1e-4,
+) -> Aggregate:
+    """
+    Return a belief that needs no tuning: how much to forget, and how much to trust the prior, is learnt on the way.
+
+    An :class:`Aggregate` of quantized beliefs, with its guarantee: in CRPS it is hardly worse than the best of them, or
+    the best sequence of them, on any path. Three remember everything: one with the paper's weight of the prior, 1/√t,
+    and two that trust the data sooner. The others have memories of 8, 16, 32, … rounds.
+
+    Parameters
+    ----------
+    low, high : float
+        The support: where scores can be. The closer the better, for bins, prior and guarantee are relative to it.
+    prior : Prior, optional
+        In the place of ``low`` and ``high``: P0, on a bounded support. Uniform by default.
+    bins : int
+        Bins of equal width.
+    longest : int
+        Rounds of the longest memory but the endless one.
+    fixed_share : float
+        As for :class:`Aggregate`. The default lets a memory that is suddenly right take over within some twenty rounds,
+        and costs next to nothing otherwise.
+
+    Returns
+    -------
+    Aggregate
+        A learner like any other: :func:`dpconformal.replay` it, save it, ask it for any level.
+
+    Examples
+    --------
+    >>> import dpconformal as dpc
+    >>> run = dpc.replay(auto(bins=64, longest=64), dpc.streams.drifting(400), levels=[0.5, 0.9])
+    >>> fixed = [dpc.replay(dpc.Quantized(64, discount=d), run.scores, [0.5, 0.9]) for d in (0.9, 0.95, 0.98, 0.99)]
+    >>> best = min(dpc.metrics.quantile_loss(one).mean() for one in fixed)
+    >>> bool(dpc.metrics.quantile_loss(run).mean() < 1.02 * best)
+    True
+    """
+    if prior is None:
+        prior = Uniform(low, high)
+    elif (low, high) != (0.0, 1.0):
+        raise ValueError(f"auto got a prior as well as low, high = {low}, {high}: the prior has a support of its own")
+    memories = [SHORTEST]
+    while 2 * memories[-1] <= check_size("auto.longest", longest, SHORTEST):
+        memories.append(2 * memories[-1])
+    learners = [Quantized(bins, prior), *(Quantized(bins, prior, Dirichlet(weight)) for weight in (1.0, 0.1))]
+    # With a memory of m rounds the prior weighs as much as one of them.
+    learners += [Quantized(bins, prior, Constant(1 / (m + 1)), discount=1 - 1 / m) for m in memories]
+    return Aggregate(learners, fixed_share)

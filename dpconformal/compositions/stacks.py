@@ -16,26 +16,15 @@ from dpconformal.validation import is_hashable
 
 
 class Stack(NamedTuple):
-    """
-    Learners of one kind.
+    """Learners of one kind."""
 
-    Attributes
-    ----------
-    places : tuple of int
-        Where they stand among all learners.
-    learner : Learner
-        One learner, each of whose numbers is an array, shape (n,).
-    with_context : bool
-        Whether it takes the context of a round.
-    """
-
-    places: tuple[int, ...]
-    learner: Any  # leaves (n,)
-    with_context: bool
+    places: tuple[int, ...]  # where they stand among all learners
+    learner: Any  # one learner, each of whose numbers is an array, shape (n,)
+    with_context: bool  # whether it takes the context of a round
 
 
 def takes_context(learner: Any) -> bool:
-    """Tell whether a learner takes the context of a round; of a mixture, whether any of those in it does."""
+    """Whether a learner takes the context of a round; of a mixture, whether any of those in it does."""
     inner = getattr(learner, "learners", None)
     return isinstance(learner, ContextLearner) and (inner is None or any(map(takes_context, inner)))
 
@@ -43,31 +32,27 @@ def takes_context(learner: Any) -> bool:
 def stack_learners(learners: Sequence[Any]) -> list[Stack]:
     """Sort learners into stacks; equal ones once."""
     learners = tuple(learners)
-    return _stacked_once(learners, jnp.result_type(float)) if is_hashable(learners) else _stacked(learners)
+    return _stack_once(learners, jnp.result_type(float)) if is_hashable(learners) else _stack(learners)
 
 
 @functools.lru_cache(maxsize=128)
-def _stacked_once(learners: tuple[Any, ...], dtype: Any) -> list[Stack]:
+def _stack_once(learners: tuple[Any, ...], dtype: Any) -> list[Stack]:
     del dtype  # of the numbers, which depends on the user's settings
     with jax.ensure_compile_time_eval():
-        return _stacked(learners)
+        return _stack(learners)
 
 
-def _stacked(learners: Sequence[Any]) -> list[Stack]:
+def _stack(learners: tuple[Any, ...]) -> list[Stack]:
     kinds: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
         leaves, structure = jax.tree.flatten(learner)
         kinds.setdefault((structure, tuple(np.shape(leaf) for leaf in leaves)), []).append(place)
-    return [
-        Stack(
-            tuple(places),
-            jax.tree.map(
-                lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *(learners[i] for i in places)
-            ),
-            takes_context(learners[places[0]]),
-        )
-        for places in kinds.values()
-    ]
+    stacks = []
+    for places in kinds.values():
+        own = [learners[place] for place in places]
+        joint = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *own)
+        stacks.append(Stack(tuple(places), joint, takes_context(own[0])))
+    return stacks
 
 
 def stack_states(learners: Sequence[Any], states: Sequence[State], axis: int = 0) -> tuple[State, ...]:
@@ -88,36 +73,39 @@ def unstack_states(learners: Sequence[Any], stacks: Sequence[State], axis: int =
 
 
 def vmap_learners(
-    learners: Sequence[Any], stacks: Sequence[State], reader: Callable[..., Array], context: Any
-) -> Array:
-    """Read something off every learner."""
-    found = []
-    for stack, state in zip(stack_learners(learners), stacks, strict=True):
+    learners: Sequence[Any], states: Sequence[State], call: Callable[..., Any], context: Any
+) -> list[Any]:
+    """Call ``call(learner, state, **given)`` for every learner; return the results of each stack."""
+    results = []
+    for stack, state in zip(stack_learners(learners), states, strict=True):
         given = {"context": context} if stack.with_context else {}
-        found.append(jax.vmap(lambda learner, own, given=given: reader(learner, own, **given))(stack.learner, state))
-    return jnp.concatenate(found)
+        results.append(jax.vmap(lambda one, own, given=given: call(one, own, **given))(stack.learner, state))
+    return results
 
 
-def quantiles_of(learners: Sequence[Any], stacks: Sequence[State], levels: Array, context: Any) -> Array:
+def quantiles_of(learners: Sequence[Any], states: Sequence[State], levels: Array, context: Any) -> Array:
     """Read the thresholds of every learner, in any order: of all beliefs of one kind in one search, for one program."""
+
+    def read(one: Any, own: State, **given: Any) -> Array | Belief:
+        binned = isinstance(one, Quantized) and isinstance(own, BinnedScores)
+        return one.belief(own, levels.dtype) if binned else one.quantile(own, levels, **given)
+
     found: list[Array] = []
     kinds: dict[Any, list[Belief]] = {}
-    for stack, state in zip(stack_learners(learners), stacks, strict=True):
-        if isinstance(stack.learner, Quantized) and isinstance(state, BinnedScores):
-            beliefs = jax.vmap(lambda one, own: one.belief(own, levels.dtype))(stack.learner, state)
-            leaves, structure = jax.tree.flatten(beliefs)
-            kinds.setdefault((structure, tuple(leaf.shape[1:] for leaf in leaves)), []).append(beliefs)
-            continue
-        given = {"context": context} if stack.with_context else {}
-        found.append(jax.vmap(lambda one, own, given=given: one.quantile(own, levels, **given))(stack.learner, state))
-    for beliefs_of_a_kind in kinds.values():
-        beliefs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *beliefs_of_a_kind)
-        found.append(jax.vmap(lambda belief: belief.quantile(levels))(beliefs))
+    for answer in vmap_learners(learners, states, read, context):
+        if isinstance(answer, Belief):
+            leaves, structure = jax.tree.flatten(answer)
+            kinds.setdefault((structure, tuple(leaf.shape[1:] for leaf in leaves)), []).append(answer)
+        else:
+            found.append(answer)
+    for beliefs in kinds.values():
+        joint = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *beliefs)
+        found.append(jax.vmap(lambda belief: belief.quantile(levels))(joint))
     return jnp.concatenate(found)
 
 
 def cdf_in_cells(learner: Any, state: State, middles: Array, **given: Any) -> Array:
-    """Evaluate a learner's cdf in the middles of equal cells."""
+    """Evaluate a learner's cdf in the middles of equal cells of the support."""
     if not isinstance(learner, Quantized) or not isinstance(state, BinnedScores):
         return learner.cdf(state, middles, **given)
     # How many bins have their atom below is known beforehand: no search, and so a fraction of the time.

@@ -11,8 +11,7 @@ from jaxtyping import Array
 from dpconformal.beliefs import Belief, Exact, Quantized
 from dpconformal.beliefs.belief import check_prior, check_valid_count
 from dpconformal.beliefs.quantized import bin_atoms, bin_edges, bin_index, check_rounding
-from dpconformal.compositions.credible_level import credible_level, exceedance
-from dpconformal.compositions.heads import lifted
+from dpconformal.compositions.heads import credible_level, exceedance, raise_to_edges
 from dpconformal.priors import Prior
 from dpconformal.pytree import register
 from dpconformal.schedules import Dirichlet
@@ -325,9 +324,10 @@ class Posterior:
 
     def _to_upper_edge(self, thresholds: np.ndarray | np.floating) -> Any:
         """Raise to the upper edge of a bin, where its scores stand at the centre."""
-        bins = self.bins if self.rounding == "nearest" else None
+        if self.bins is None or self.rounding == "up":
+            return thresholds
         with jax.enable_x64(True):
-            return np.asarray(lifted(self.prior.support, jnp.asarray(thresholds), bins))[()]
+            return np.asarray(raise_to_edges(self.prior.support, jnp.asarray(thresholds), self.bins))[()]
 
 
 def evidence(posterior: Posterior, dtype: Any = None) -> tuple[Array, Array, Array]:

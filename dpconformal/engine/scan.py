@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from dpconformal.engine.states import broadcast_state
 from dpconformal.engine.totals import add_rounds, no_rounds
-from dpconformal.learner import Learner, State
+from dpconformal.learner import State
 from dpconformal.rounds import Rounds, first_rounds
 from dpconformal.validation import is_traced
 
@@ -36,7 +36,7 @@ def thresholds(learner: Any, state: State, score: Array, levels: Array, **given:
 
 
 def drive(
-    read: Reader, learner: Learner, state: State, rounds: Rounds, keep: str = "all", fresh: bool = False
+    read: Reader, learner: Any, state: State, rounds: Rounds, keep: str = "all", fresh: bool = False
 ) -> tuple[Any, State]:
     """
     Read off a learner before each score, over one sequence or a batch of them, each device its part of the batch.

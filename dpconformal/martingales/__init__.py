@@ -1,8 +1,16 @@
 """Are the scores exchangeable, and since when not? Martingales that bet against it, and alarms."""
 
-from dpconformal.martingales.alarm import BinnedRanks, ChangeAlarm, RankedBins, Watch, Watched, watch
-from dpconformal.martingales.capital import Capital, Composite, Martingale, Mixture, SimpleJumper
-from dpconformal.martingales.exchangeability import Exchangeability, Path, exchangeability, run
+from dpconformal.martingales.capital import Capital, Composite, Martingale, Mixture, Path, SimpleJumper, run
+from dpconformal.martingales.exchangeability import (
+    BinnedRanks,
+    ChangeAlarm,
+    Exchangeability,
+    RankedBins,
+    Watch,
+    Watched,
+    exchangeability,
+    watch,
+)
 
 __all__ = [
     "BinnedRanks",

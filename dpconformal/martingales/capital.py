@@ -10,29 +10,31 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from dpconformal.engine.scan import drive
 from dpconformal.learner import State
 from dpconformal.pytree import register
-from dpconformal.validation import Numbers, Scalar, as_levels, check_float, check_not_batched, check_size, is_traced
+from dpconformal.rounds import Rounds
+from dpconformal.validation import (
+    Numbers,
+    Scalar,
+    as_levels,
+    check_float,
+    check_not_batched,
+    check_not_column,
+    check_size,
+    check_time_index,
+    is_traced,
+)
 
 
 class Capital(NamedTuple):
-    """
-    What a gambler owns, by jumper and bet.
+    """What a gambler owns, by jumper and bet."""
 
-    Attributes
-    ----------
-    log_capitals : Array, shape (jumpers,)
-        Logarithm of each jumper's capital; at first these sum to 1. NaN once a bad number was met inside ``jit``.
-    rests : Array, shape (jumpers,)
-        What rounding took from these logarithms, to be added in the next round: over a million rounds of float32 it
-        would come to more than the rest.
-    shares : Array, shape (jumpers, bets)
-        How each jumper's capital is divided among its bets.
-    """
-
-    log_capitals: Float[Array, "*B J"]  # (jumpers,)
-    rests: Float[Array, "*B J"]  # (jumpers,)
-    shares: Float[Array, "*B J K"]  # (jumpers, bets)
+    log_capitals: Float[Array, "*B J"]  # of each jumper; at first the capitals sum to 1. NaN after a bad number in jit
+    # What rounding took from these logarithms, to be added in the next round: over a million rounds of float32 it
+    # would come to more than the rest.
+    rests: Float[Array, "*B J"]
+    shares: Float[Array, "*B J K"]  # how each jumper's capital is divided among its bets
 
     @property
     def log_capital(self) -> Float[Array, "*B"]:
@@ -62,12 +64,79 @@ class Martingale(Protocol):
         ...
 
 
+class Path(NamedTuple):
+    """Result of :func:`run`."""
+
+    log_capital: Float[Array, "*B T"]  # logarithm of the capital after each round
+    state: Capital  # to carry on from
+
+
+def run(martingale: Martingale, p: Numbers, state: Capital | None = None) -> Path:
+    """
+    Follow the capital of a martingale.
+
+    Parameters
+    ----------
+    martingale : Martingale
+        The gambler.
+    p : array_like, shape (..., T)
+        Numbers in [0, 1] in time order, such as :func:`dpconformal.diagnostics.smoothed_ranks`. Others are refused.
+    state : Capital, optional
+        The ``state`` of an earlier run, with the same leading axes; a capital of 1 by default.
+
+    Returns
+    -------
+    Path
+        The capital round by round, in logarithms: a million rounds neither overflow nor underflow.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> p = np.random.default_rng(0).random(1000) ** 0.5
+    >>> path = run(SimpleJumper(), p)
+    >>> path.log_capital.shape, bool(path.log_capital[-1] > 20)
+    ((1000,), True)
+    """
+    numbers = as_levels(p, None, "p")
+    if not numbers.ndim:
+        raise ValueError("p has shape (): pass a sequence, shape (T,) or (..., T)")
+    if state is None:
+        check_not_column("p", numbers.shape, "run")
+        begin = martingale.init(dtype=numbers.dtype)
+    else:
+        check_capital(martingale, state, numbers.shape[:-1])
+        dtype = np.result_type(numbers.dtype, state.shares.dtype)
+        numbers, begin = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(dtype), (numbers, state))
+    check_time_index("p", p)
+    return Path(*drive_rounds(_log_capital, martingale, begin, numbers, fresh=state is None))
+
+
+def drive_rounds(read: Any, owner: Any, state: Any, values: Float[Array, "*B T"], fresh: bool) -> tuple[Any, Any]:
+    """Read something off the state after each round of a sequence, or of a batch; return it and the final state."""
+    # The generic scan asks for `observe` alone where no levels are asked for.
+    before, end = drive(read, owner, state, Rounds(values, np.zeros(0, values.dtype)), fresh=fresh)
+    if not values.shape[-1]:
+        return before, end
+    xp, last = jnp if is_traced(before) else np, read(owner, end, None, None)
+
+    def shift(row: Array, final: Array) -> Array:
+        return jnp.asarray(xp.concatenate([row[..., 1:], final[..., None]], axis=-1))
+
+    return jax.tree.map(shift, before, last), end  # the scan reads a state before each round
+
+
+@jax.jit
+def _log_capital(martingale: Any, state: Capital, p: Any, levels: Any) -> Array:
+    del martingale, p, levels
+    return state.log_capital
+
+
 class Division(NamedTuple):
     """How capital is divided among jumpers, and how each of these divides its own among its bets."""
 
-    weights: Float[Array, " J"]  # (jumpers,), the share of each jumper in fresh capital
-    jumps: Float[Array, " J"]  # (jumpers,), the share of a jumper's capital that is divided anew before each round
-    shares: Float[Array, " K"]  # (bets,), the share of each bet in what is divided anew
+    weights: Float[Array, " J"]  # the share of each jumper in fresh capital
+    jumps: Float[Array, " J"]  # the share of a jumper's capital that is divided anew before each round
+    shares: Float[Array, " K"]  # the share of each bet in what is divided anew
 
 
 class Bets:
@@ -89,7 +158,10 @@ class Bets:
     def funded(self, state: Capital) -> Capital:
         """Return the capital with one more unit, divided as at first."""
         check_capital(self, state)
-        return _add_unit(self, state)
+        fresh = _initial_capital(self, np.dtype(state.shares.dtype))
+        log_capitals = jnp.logaddexp(state.log_capitals, fresh.log_capitals)
+        old, new = (jnp.exp(part.log_capitals - log_capitals)[:, None] for part in (state, fresh))
+        return Capital(log_capitals, jnp.zeros_like(state.rests), old * state.shares + new * fresh.shares)
 
     def division(self, dtype: Any) -> Division:
         """Return how capital is divided."""
@@ -117,14 +189,6 @@ def _initial_capital(martingale: Any, dtype: Any) -> Capital:
     weights, _, division = martingale.division(dtype)
     shares = jnp.broadcast_to(division[None], weights.shape + division.shape)
     return Capital(jnp.log(weights), jnp.zeros_like(weights), shares)
-
-
-@jax.jit
-def _add_unit(martingale: Any, state: Capital) -> Capital:
-    fresh = _initial_capital(martingale, np.dtype(state.shares.dtype))
-    log_capitals = jnp.logaddexp(state.log_capitals, fresh.log_capitals)
-    old, new = (jnp.exp(part.log_capitals - log_capitals)[:, None] for part in (state, fresh))
-    return Capital(log_capitals, jnp.zeros_like(state.rests), old * state.shares + new * fresh.shares)
 
 
 @jax.jit
@@ -176,8 +240,8 @@ class SimpleJumper(_HalfBets):
     rate : float
         That share, in (0, 1]. About one over the rounds for which a bet keeps paying.
     spread : bool
-        Whether to bet on abs(2p − 1) as well: a change of spread that leaves the middle where it was moves p outwards
-        on both sides, and the first three bets do not see it.
+        Whether to bet on abs(2p − 1) as well. The first three bets do not see a change of spread around the middle,
+        which moves p outwards on both sides.
 
     References
     ----------
@@ -229,7 +293,6 @@ class Composite(_HalfBets):
 
     Examples
     --------
-    >>> from dpconformal.martingales import run
     >>> path = run(Composite(), [0.1, 0.9, 0.05, 0.92])
     >>> [f"{x:.2f}" for x in path.log_capital]
     ['0.00', '-0.02', '0.05', '0.10']
@@ -261,20 +324,17 @@ class Mixture(Bets):
     """
     The simple mixture of Vovk, Nouretdinov and Gammerman: the mean of ∏ ε·p^(ε − 1) over ε in (0, 1).
 
-    The mean is taken by the nodes and weights of Gauss and Legendre. A finite mixture is a martingale in its own
-    right, so nothing is lost to the quadrature but a little power. Nothing jumps: capital stays where it was put at
-    first, so that a change after a long calm is seen late.
-
-    The bet ε·p^(ε − 1) is infinite at p = 0, a number that chance does not draw and rounding does. So the bet is level
-    below ``floor``, and scaled by 1/(1 − (1 − ε)·floor^ε) such that it is fair exactly.
+    The mean is taken at the nodes of Gauss and Legendre: a finite mixture is a martingale in its own right. Nothing
+    jumps: capital stays where it was put at first, so that a change after a long calm is seen late. The bet ε·p^(ε − 1)
+    is infinite at p = 0, a number that chance does not draw and rounding does. So the bet is constant below ``floor``,
+    and scaled by 1/(1 − (1 − ε)·floor^ε) such that it is fair exactly.
 
     Parameters
     ----------
     nodes : int
         Exponents ε.
     side : {"both", "low", "high"}
-        Whether small p pay, as in the literature, or large p, which are large scores; by default half of the capital is
-        on each side.
+        Whether small p pay, as in the literature, or large p, which are large scores; "both": half of the capital each.
     floor : float
         In (0, 1). Below it p is not told apart.
 
@@ -327,6 +387,5 @@ class Mixture(Bets):
 
 
 def _legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights on (0, 1)."""
     place, weight = np.polynomial.legendre.leggauss(nodes)
     return (place + 1) / 2, weight / 2

@@ -1,8 +1,7 @@
 """Priors P0: distributions of the next score before any score is seen."""
 
-from dpconformal.priors.adapter import NumPyroPrior, from_numpyro
 from dpconformal.priors.base import Prior
-from dpconformal.priors.mixture import Histogram, Mixture
+from dpconformal.priors.composed import Histogram, Mixture, NumPyroPrior, from_numpyro
 from dpconformal.priors.parametric import Beta, Exponential, HalfCauchy, HalfNormal, LogNormal, TruncatedNormal, Uniform
 
 __all__ = [

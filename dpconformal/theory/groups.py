@@ -141,5 +141,5 @@ def group_path(run: Replay) -> GroupPath:
 
 # Not inside group_path: a function that is new in each call would be compiled in each call.
 def _read_group(learner: Hierarchical, state: State, _: Array, thresholds: Array, context: Array) -> Array:
-    belief, (path, _, _, totals) = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
-    return jnp.concatenate([path.weights, totals, belief.cdf(thresholds), belief.cdf(thresholds, side="left")])
+    belief, path = learner.belief(state, context), path_to(learner, state.totals, learner.node(context))
+    return jnp.concatenate([path.weights, path.totals, belief.cdf(thresholds), belief.cdf(thresholds, side="left")])

@@ -372,9 +372,9 @@ def _asked_levels(head: Head, seen: np.ndarray, levels: np.ndarray) -> np.ndarra
     """Compute the levels that a head asks its belief for, (N, A), given the number of scores in each round."""
     with jax.enable_x64(True):
         if levels.ndim == 2:
-            return np.asarray(head.asked_by_round(seen, levels), float)
+            return np.asarray(head.levels_by_round(seen, levels), float)
         counts, place = np.unique(seen, return_inverse=True)
-        return np.asarray(head.asked_by_round(counts, levels), float)[place]
+        return np.asarray(head.levels_by_round(counts, levels), float)[place]
 
 
 def _assign_bins(learner: Quantized | Hierarchical, scores: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:

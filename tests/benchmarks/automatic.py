@@ -67,7 +67,7 @@ def all_cdfs(mixture, state, points):
     low, high = mixture.support
     x = low + (high - low) * (jnp.linspace(0, 1, points, endpoint=False) + 0.5 / points)
     own = vmap_learners(mixture.learners, state.learners, lambda belief, own: belief.cdf(own, x), None)
-    return jnp.concatenate([mixture.cdf(state, x)[None], own])
+    return jnp.concatenate([mixture.cdf(state, x)[None], *own])
 
 
 @partial(jax.jit, static_argnames="points")

@@ -9,7 +9,7 @@ from cases import LEVELS, sequences
 from scipy import stats
 
 import dpconformal as dpc
-from dpconformal.compositions.credible_level import credible_level, credible_levels, exceedance
+from dpconformal.compositions.heads import credible_level, credible_levels, exceedance
 from dpconformal.dirichlet import Posterior
 
 Dirichlet = dpc.schedules.Dirichlet
