@@ -1,6 +1,7 @@
 """The protocols: a learner predicts thresholds from a state, then observes a score; some learners offer more."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -22,7 +23,8 @@ class Learner(Protocol):
     A learner is a frozen dataclass registered as a pytree (:func:`dpconformal.pytree.register`). An attribute
     ``support``, the ends of the interval that holds every score, is read where there is one. A learner that offers more
     follows one or more of these protocols: :class:`SizedLearner`, :class:`BeliefLearner`, :class:`GridOfLevels`,
-    :class:`ContextLearner`, :class:`WeightedLearner`, :class:`KernelLearner`.
+    :class:`ContextLearner`, :class:`WeightedLearner`, :class:`KernelLearner`, :class:`PitLearner`,
+    :class:`PlayedLearner`.
     """
 
     def init(self) -> State:
@@ -91,6 +93,30 @@ class KernelLearner(Protocol):
 
         ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns None
         where the generic scan must do; ``keep="summary"`` asks for :class:`dpconformal.engine.totals.Totals`.
+        """
+
+
+@runtime_checkable
+class PitLearner(Protocol):
+    """A belief with a way to the PITs of recorded scores that is faster than the generic scan."""
+
+    def pits(self, begin: State, fresh: bool, rounds: Any) -> tuple[Any, State] | None:
+        """
+        Return the PIT of each score of :class:`dpconformal.rounds.Rounds`, shape (..., T), and the final state.
+
+        The PIT is the left limit of the cdf before the score is learned. None where the generic scan must do.
+        """
+
+
+@runtime_checkable
+class PlayedLearner(Protocol):
+    """A learner that learns from the forecast that was played, too: it is told of it when the score becomes known."""
+
+    def played(self, begin: State, fresh: bool, rounds: Any, feedback: Callable[[Any], Any]) -> Any:
+        """
+        Return the context of :class:`dpconformal.rounds.Rounds` with what their forecasts said, to come with the scores.
+
+        ``feedback`` turns rounds into those that become known, delays and all.
         """
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpconformal.engine.machine import check_memory
-from dpconformal.engine.scan import drive, placement, thresholds
+from dpconformal.engine.scan import drive, pit, placement, thresholds
 from dpconformal.engine.states import (
     Delayed,
     broadcast_state,
@@ -26,6 +26,8 @@ from dpconformal.learner import (
     GridOfLevels,
     KernelLearner,
     Learner,
+    PitLearner,
+    PlayedLearner,
     State,
     WeightedLearner,
     fresh_state,
@@ -239,6 +241,9 @@ def replay_batch(
     if not now and np.any(delay):
         own = rounds._replace(levels=None)
         waiting = waiting and waiting._replace(scores=waiting.scores.astype(scores.dtype))
+        if isinstance(learner, PlayedLearner):
+            context = learner.played(begin, fresh, own, lambda own: feedback_stream(learner, delay, own, waiting))
+            own, rounds = own._replace(context=context), rounds._replace(context=context)
         rest = pending_feedback(learner, delay, own, waiting)
         rounds = rounds._replace(feedback=feedback_stream(learner, delay, own, waiting))
     kept, end = run_replay(learner, begin, fresh, rounds, keep, method)
@@ -281,6 +286,15 @@ def run_replay(
         if found is not None:
             return found
     return drive(thresholds, learner, begin, rounds, keep, fresh)
+
+
+def run_pits(learner: Any, begin: State, fresh: bool, rounds: Rounds) -> tuple[Any, State]:
+    """Return the PIT of each score, (..., T), under the belief before it; and the final state."""
+    found = None
+    if isinstance(learner, PitLearner) and rounds.feedback is None and rounds.scores.size:
+        found = learner.pits(begin, fresh, rounds)
+    level = np.zeros(1, rounds.scores.dtype)  # for form's sake
+    return drive(pit, learner, begin, rounds._replace(levels=level), fresh=fresh) if found is None else found
 
 
 def _totals_of_delayed(learner: Any, begin: State, fresh: bool, rounds: Rounds) -> tuple[Any, State]:

@@ -17,7 +17,8 @@ class Rounds(NamedTuple):
     """What the rounds of a run bring, checked."""
 
     scores: Any  # (..., T): a number in the support where the score is missing
-    levels: Any = None  # (A,) the same every round, or (T, A) a row a round; None: nothing is asked
+    # (A,) the same every round, (T, A) a row a round, or (..., T, A) for each sequence its own; None: nothing is asked
+    levels: Any = None
     observed: Any = None  # (..., T), False where the score is missing; None: all are there
     context: Any = None  # pytree of (..., T, ...): what else is known before each round
     weights: Any = None  # (..., T): how much each score counts, for a learner that takes weights; None: all alike
@@ -35,12 +36,21 @@ class Rounds(NamedTuple):
         """How many rounds there are."""
         return self.scores.shape[-1]
 
+    def split(self) -> tuple["Rounds", Any]:
+        """Return what has the leading axes of the scores, and the levels that all sequences share, if they do."""
+        if np.ndim(self.levels) == self.scores.ndim + 1:
+            return self, None
+        return self._replace(levels=None), self.levels
+
+    def joined(self, shared: Any) -> "Rounds":
+        """Undo :meth:`split`."""
+        return self if shared is None else self._replace(levels=shared)
+
     def part(self, rounds: slice) -> "Rounds":
         """Return a stretch of the rounds."""
-        axis = len(self.batch)
-        levels, own = self.levels, self._replace(levels=None)
-        own = jax.tree.map(lambda leaf: leaf[(slice(None),) * axis + (rounds,)], own)
-        return own._replace(levels=levels[rounds] if np.ndim(levels) == 2 else levels)
+        own, levels = self.split()
+        here = (slice(None),) * len(self.batch) + (rounds,)
+        return jax.tree.map(lambda leaf: leaf[here], own).joined(levels[rounds] if np.ndim(levels) == 2 else levels)
 
     def padded(self) -> "Rounds":
         """Return as many rounds as :func:`padded_length` says: the last one repeated, and not observed."""
@@ -48,11 +58,11 @@ class Rounds(NamedTuple):
         missing, axis = padded_length(length) - length, len(batch)
         if not missing:
             return self
-        levels, own = self.levels, self._replace(levels=None)
+        own, levels = self.split()
         own = jax.tree.map(functools.partial(pad_with_last, axis=axis, missing=missing), own)
         if isinstance(own.observed, np.ndarray):
             own.observed[..., length:] = False
-        return own._replace(levels=pad_with_last(levels, 0, missing) if levels.ndim == 2 else levels)
+        return own.joined(pad_with_last(levels, 0, missing) if np.ndim(levels) == 2 else levels)
 
 
 def padded_length(rounds: int) -> int:

@@ -16,11 +16,13 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 from dpconformal import schedules
-from dpconformal.engine.pointer_loop import quantile_between_atoms
+from dpconformal.engine.pointer_loop import Arrivals, Walk, cdf_of_many, quantile_between_atoms
 from dpconformal.engine.states import rounds_after
+from dpconformal.engine.walks import pit_walk
 from dpconformal.learner import Learner
 from dpconformal.priors import Prior
 from dpconformal.replay import Replay, Summary, replay
+from dpconformal.rounds import Rounds
 from dpconformal.validation import (
     Numbers,
     Scalar,
@@ -124,6 +126,7 @@ class DirichletLearner(SupportOfPrior):
     discount: Scalar | None
     _check: Callable[..., None]  # (*states, batched=False): refuses what the learner cannot work with
     _dtype: Callable[[Any], Any]  # (state): its precision; None where it holds whole numbers only
+    kernel: Callable[..., Any]  # as of :class:`dpconformal.learner.KernelLearner`; also with keep="pits"
     _mix: Callable[[Any, Any], Belief]  # (state, dtype): the distribution of the next score, inside ``jit``
 
     def __post_init__(self) -> None:
@@ -149,6 +152,12 @@ class DirichletLearner(SupportOfPrior):
         self._check(state)
         x = as_floats(x)
         return _belief(self, state, np.dtype(self._dtype(state) or x.dtype)).cdf(x, side)
+
+    def pits(self, begin: Any, fresh: bool, rounds: Rounds) -> tuple[Any, Any] | None:
+        """Return the PIT of each score before it is learned, and the final state; None where the scan must do."""
+        level = np.full(1, 0.5, rounds.scores.dtype)  # for form's sake: no threshold is asked for
+        found = self.kernel(begin, fresh, rounds._replace(levels=level), "pits")
+        return found and (found[0][..., 0], found[1])
 
     def replay(self, scores: Numbers, levels: Numbers, state: Any = None, keep: str = "all") -> Replay | Summary:
         """Run over recorded scores: :func:`dpconformal.replay`."""
@@ -214,6 +223,14 @@ def schedule_of(learner: Any) -> schedules.Schedule:
     if learner.schedule is not None:
         return learner.schedule
     return schedules.InverseSqrt() if learner.discount is None else schedules.discounted(learner.discount)
+
+
+def walk_of_pits(
+    prior: Prior, masses: Num[Array, " N"], values: Float[Array, " N"], rounds: Rounds, rows: Arrivals
+) -> tuple[Walk, Any]:
+    """Return the walk that reads PITs, and its rows: values are those at which scores count, in ascending order."""
+    places = jnp.searchsorted(values, rounds.scores, side="left").astype(jnp.int32)
+    return pit_walk(masses, rounds.levels), (rows, places, cdf_of_many(prior, rounds.scores))
 
 
 def closes_over_traced(schedule: Any) -> bool:

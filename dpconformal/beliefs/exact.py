@@ -20,6 +20,7 @@ from dpconformal.beliefs.belief import (
     DirichletLearner,
     check_rounds,
     closes_over_traced,
+    walk_of_pits,
     weights_by_round,
     weights_of,
 )
@@ -114,9 +115,13 @@ def _run_tree(
 ) -> Any:
     weights = weights_by_round(learner, counts, ranked.values.dtype)
     masses = masses_before(ranked, counts[0], weights.discount)
-    walk = tree_walk(learner.prior, masses, ranked.values, rounds.levels)
     rows = arrivals_by_round(ranked.places, counts, weights, NO_PLACE, epoch)
-    return run_blocks(walk, rows, rounds, keep, *block_and_decays(counts, epoch, weights.discount))
+    blocks = block_and_decays(counts, epoch, weights.discount)
+    if keep == "pits":
+        walk, told = walk_of_pits(learner.prior, masses, ranked.values, rounds, rows)
+        return run_blocks(walk, told, rounds, "all", *blocks)
+    walk = tree_walk(learner.prior, masses, ranked.values, rounds.levels)
+    return run_blocks(walk, rows, rounds, keep, *blocks)
 
 
 @jax.jit(static_argnames="keep")
@@ -139,14 +144,14 @@ def _run_list(
 TREE = ranking_kernel(_run_tree)
 
 
-def _needs_tree(learner: Exact, rounds: Rounds) -> bool:
-    return learner.discount is not None or rounds.levels.ndim == 2
+def _needs_tree(learner: Exact, rounds: Rounds, keep: str) -> bool:
+    return learner.discount is not None or rounds.levels.ndim == 2 or keep == "pits"
 
 
 def _run(
     learner: Exact, begin: SortedScores, ranked: Ranked, counts: Array, rounds: Rounds, keep: str, epoch: int | None
 ) -> tuple[Any, SortedScores]:
-    if _needs_tree(learner, rounds):
+    if _needs_tree(learner, rounds, keep):
         return TREE.run(learner, begin, ranked, counts, rounds, keep, epoch)
     size = ranked.values.shape[0]
     nodes = linked(size, jnp.maximum(begin.seen, 0) + jnp.sum(rounds.observed, dtype=jnp.int32))
@@ -160,7 +165,7 @@ _linked = jax.jit(linked, static_argnums=0)
 
 def _segments(learner: Exact, begin: SortedScores, ranked: Ranked, rounds: Rounds, keep: str) -> Iterator[Segment]:
     """Cut the rounds into a segment per core, the last one first: scores are taken out of the list from its end."""
-    if _needs_tree(learner, rounds):
+    if _needs_tree(learner, rounds, keep):
         yield from TREE.segments(learner, begin, ranked, rounds, keep)
         return
     end, size = state_at_end(begin, ranked, rounds), ranked.values.size

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from dpconformal.beliefs.belief import (
     Belief,
     DirichletLearner,
+    walk_of_pits,
     check_rounds,
     check_state,
     check_valid_count,
@@ -316,14 +317,19 @@ def _run_bins(
     levels, bins = rounds.levels, state.weights.shape[-1]
     weights = weights_by_round(learner, counts, levels.dtype)
     atoms = bin_atoms(learner.support, bins, levels.dtype, learner.rounding)
-    pointers_suffice = levels.ndim == 1  # a level of its own each round has far to walk
-    walk = (bin_walk if pointers_suffice else tree_walk)(learner.prior, state.weights, atoms, levels)
+    # A level of its own each round has far to walk.
+    pointers_suffice = levels.ndim == 1 and keep != "pits"
     no_place = bins if pointers_suffice else NO_PLACE
     own = bin_index(rounds.scores, learner.support, bins, learner.rounding)
     own = jnp.where(rounds.observed, own, no_place).astype(own.dtype)
     rows = arrivals_by_round(own, counts, weights, no_place, epoch)
     rows = rows._replace(mass=rows.mass.astype(state.weights.dtype))
-    return run_blocks(walk, rows, rounds, keep, *block_and_decays(counts, epoch, weights.discount))
+    blocks = block_and_decays(counts, epoch, weights.discount)
+    if keep == "pits":
+        walk, told = walk_of_pits(learner.prior, state.weights, atoms, rounds, rows)
+        return run_blocks(walk, told, rounds, "all", *blocks)
+    walk = (bin_walk if pointers_suffice else tree_walk)(learner.prior, state.weights, atoms, levels)
+    return run_blocks(walk, rows, rounds, keep, *blocks)
 
 
 @jax.jit

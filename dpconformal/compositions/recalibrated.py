@@ -1,5 +1,6 @@
 """A belief through the probability integral transforms (PITs) of another one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,10 +11,13 @@ from jaxtyping import Array, Float
 
 from dpconformal.beliefs import Quantized
 from dpconformal.compositions.stacks import takes_context
-from dpconformal.engine.scan import drive
+from dpconformal.engine.states import broadcast_state
+from dpconformal.engine.totals import sum_totals, totals_of
 from dpconformal.learner import (
     BeliefLearner,
+    ContextLearner,
     Learner,
+    PlayedLearner,
     SizedLearner,
     State,
     check_levels,
@@ -21,7 +25,7 @@ from dpconformal.learner import (
     support_of,
 )
 from dpconformal.pytree import register
-from dpconformal.replay import run_replay
+from dpconformal.replay import run_pits, run_replay, slices_with_room
 from dpconformal.rounds import Rounds
 from dpconformal.schedules import Constant
 from dpconformal.validation import Numbers, Scalar, as_score, check_not_batched, is_traced
@@ -119,21 +123,26 @@ class Recalibrated:
             raise ValueError(f"Recalibrated.by has support {support}: PITs are in [0, 1]; pass a learner on [0, 1]")
 
     @property
+    def learners(self) -> tuple[Any, Any]:
+        """Base, and the learner of its PITs."""
+        return self.base, self.by
+
+    @property
     def support(self) -> tuple[Scalar, Scalar]:
         """Ends of the interval that holds every score."""
         return support_of(self.base)
 
     def init(self, rounds: int | None = None, dtype: Any = None) -> Recalibration:
         """Return the state before any score."""
-        parts = (self.base, self.by)
         if rounds is None:
-            return Recalibration(*(part.init() for part in parts))
-        return Recalibration(*(fresh_state(part, rounds, dtype or jnp.result_type(float)) for part in parts))
+            return Recalibration(*(part.init() for part in self.learners))
+        dtype = dtype or jnp.result_type(float)
+        return Recalibration(*(fresh_state(part, rounds, dtype) for part in self.learners))
 
     def prepare(self, state: Recalibration, rounds: int) -> Recalibration:
         """Make room for more rounds, also in a batch of states."""
         self._check(state)
-        parts = zip((self.base, self.by), state, strict=True)
+        parts = zip(self.learners, state, strict=True)
         return Recalibration(
             *(part.prepare(own, rounds) if isinstance(part, SizedLearner) else own for part, own in parts)
         )
@@ -142,21 +151,18 @@ class Recalibrated:
         """Refuse levels that ``by`` cannot answer."""
         check_levels(self.by, levels, why)
 
-    def as_context(self, context: Any, shape: tuple[int, ...]) -> Told | None:
+    def as_context(self, context: Any, shape: tuple[int, ...]) -> Told:
         """Check what a replay tells the parts."""
         told = self._told(context)
-        base, by = (
-            part.as_context(own, shape) if takes_context(part) else None
-            for part, own in ((self.base, told.base), (self.by, told.by))
-        )
-        return None if base is None and by is None else Told(base, by)
+        parts = zip(self.learners, told[:2], strict=True)
+        return Told(*(part.as_context(own, shape) if isinstance(part, ContextLearner) else None for part, own in parts))
 
     def quantile(self, state: Recalibration, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
         """Predict the threshold of each level."""
         self._check(state)
         told = self._told(context)
-        asked = jnp.clip(self.by.quantile(state.by, levels, **_given(self.by, told.by)), 0, 1)
-        return self.base.quantile(state.base, asked, **_given(self.base, told.base))
+        asked = jnp.clip(self.by.quantile(state.by, levels, **_given(told.by)), 0, 1)
+        return self.base.quantile(state.base, asked, **_given(told.base))
 
     def cdf(self, state: Recalibration, x: Numbers, side: str = "right", context: Any = None) -> Float[Array, "..."]:
         """Probability that the next score is at most x; with ``side="left"`` below x."""
@@ -164,25 +170,70 @@ class Recalibrated:
         if not isinstance(self.by, BeliefLearner):
             raise ValueError(f"Recalibrated.by is {type(self.by).__name__}, which has no cdf: pass a belief for by")
         told = self._told(context)
-        inner = self.base.cdf(state.base, x, side, **_given(self.base, told.base))
-        return self.by.cdf(state.by, inner, side, **_given(self.by, told.by))
+        inner = self.base.cdf(state.base, x, side, **_given(told.base))
+        return self.by.cdf(state.by, inner, side, **_given(told.by))
 
     def observe(self, state: Recalibration, score: Numbers, context: Any = None) -> Recalibration:
         """Return the state after one more score."""
         self._check(state)
         told, score = self._told(context), as_score(score, self.support)
-        of_base = _given(self.base, told.base)
         pit = told.pit
         if pit is None:
-            pit = self.base.cdf(state.base, score, "left", **of_base)
-        by = self.by.observe(state.by, jnp.clip(pit, 0, 1), **_given(self.by, told.by))
-        return Recalibration(self.base.observe(state.base, score, **of_base), by)
+            pit = self.base.cdf(state.base, score, "left", **_given(told.base))
+        by = self.by.observe(state.by, jnp.clip(pit, 0, 1), **_given(told.by))
+        return Recalibration(self.base.observe(state.base, score, **_given(told.base)), by)
+
+    def played(
+        self, begin: Recalibration, fresh: bool, rounds: Rounds, feedback: Callable[[Rounds], Rounds]
+    ) -> Told:
+        """Add the PITs of the forecasts that are played: under a delay they come with the scores."""
+        told = rounds.context._replace(pit=np.zeros(rounds.scores.shape, rounds.scores.dtype))
+
+        def of_base(rounds: Rounds) -> Rounds:
+            return rounds._replace(context=rounds.context.base)
+
+        if isinstance(self.base, PlayedLearner):
+            inner = self.base.played(
+                begin.base, fresh, of_base(rounds), lambda own: of_base(feedback(own._replace(context=told._replace(base=own.context))))
+            )
+            told = told._replace(base=inner)
+        whole = rounds._replace(context=told)
+        whole = of_base(whole)._replace(feedback=of_base(feedback(whole)))
+        return told._replace(pit=run_pits(self.base, begin.base, fresh, whole)[0])
+
+    def kernel(self, begin: Recalibration, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
+        """
+        Replay part by part: the PITs of the base, what ``by`` makes of them, and the base at these levels.
+
+        None where the rounds are those of a delay, and what is known of a round is not what is known of its score.
+        """
+        told = rounds.context
+        if told.pit is not None and (told.base is not None or told.by is not None):
+            return None
+        if keep == "all":
+            return self._replay(begin, fresh, rounds)
+        parts, state = [], broadcast_state(begin, rounds.batch) if fresh else begin
+        for own in map(rounds.part, slices_with_room(rounds)):
+            thresholds, state = self._replay(state, False, own)
+            parts.append(totals_of(thresholds, own.scores, own.levels, own.observed))
+        if is_traced(parts):
+            return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts), state
+        return sum_totals(parts), state
+
+    def _replay(self, begin: Recalibration, fresh: bool, rounds: Rounds) -> tuple[Any, State]:
+        told, of_base = rounds.context, rounds._replace(context=rounds.context.base)
+        pits = told.pit if told.pit is not None else run_pits(self.base, begin.base, fresh, of_base)[0]
+        of_by = rounds._replace(scores=_as_probabilities(pits), context=told.by)
+        levels, by = run_replay(self.by, begin.by, fresh, of_by, "all")
+        own = of_base._replace(levels=_as_probabilities(levels))
+        thresholds, base = run_replay(self.base, begin.base, fresh, own, "all")
+        return thresholds, Recalibration(base, by)
 
     def _told(self, context: Any) -> Told:
         """Hand a context to the part that takes one."""
         if context is None or isinstance(context, Told):
             return context or Told()
-        base, by = takes_context(self.base), takes_context(self.by)
+        base, by = map(takes_context, self.learners)
         if base and by:
             if not isinstance(context, dict) or context.keys() != {"base", "by"}:
                 raise ValueError("context: base and by both take one; pass a dictionary with the keys 'base' and 'by'")
@@ -199,5 +250,10 @@ class Recalibrated:
             )
 
 
-def _given(part: Any, context: Any) -> dict[str, Any]:
-    return {"context": context} if takes_context(part) else {}
+def _given(context: Any) -> dict[str, Any]:
+    return {} if context is None else {"context": context}
+
+
+def _as_probabilities(values: Any) -> Any:
+    """Put what rounding or a gradient step carried out of [0, 1] back; on the host where it can be looked at."""
+    return jnp.clip(values, 0, 1) if is_traced(values) else np.clip(np.asarray(values), 0, 1)

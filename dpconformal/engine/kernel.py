@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from dpconformal.engine.machine import allocate_aligned, blocks_of_sequences, cores, in_threads
 from dpconformal.engine.pointer_loop import epoch_for
-from dpconformal.engine.scan import drive, thresholds
+from dpconformal.engine.scan import drive, pit, thresholds
 from dpconformal.engine.totals import sum_totals
 from dpconformal.learner import State, is_valid_score
 from dpconformal.rounds import BLOCK, Rounds, padded_length
@@ -45,7 +45,7 @@ class NativeKernel(NamedTuple):
     # (begin, fresh, scores (..., T), observed) -> placed: where the scores belong. NumPy arrays, with leading axes, on
     # the host; one traced sequence inside jit.
     place: Callable[..., Any]
-    # (learner, begin, placed, counts (T + 1,), rounds, keep, epoch) -> (thresholds or totals, state) for one sequence
+    # (learner, begin, placed, counts (T + 1,), rounds, keep, epoch) -> (what is kept, state) for one sequence
     # inside jit. counts are the scores seen before each round and after the last. epoch is None where the learner is
     # traced, see pointer_loop.arrivals_by_round.
     run: Callable[..., tuple[Any, State]]
@@ -59,28 +59,32 @@ def run_kernel(
     """
     Replay recorded scores without a scan over the learner's state.
 
-    ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. Returns what is to be
-    kept, with the leading axes of the scores, and the final state; None on an accelerator.
+    ``begin`` has room for every score, and the leading axes of the scores unless it is ``fresh``. ``keep`` is "all" for
+    thresholds, "summary" for their totals, and "pits", with one level for form's sake, for the PITs of the scores,
+    (..., T, 1). Returns what is to be kept, with the leading axes of the scores, and the final state; None on an
+    accelerator.
     """
     *batch, length = rounds.scores.shape
     if jax.default_backend() != "cpu":
         return None
     observed = np.ones(rounds.scores.shape, bool) if rounds.observed is None else rounds.observed
     rounds = Rounds(rounds.scores, rounds.levels, observed)
+    own_levels = None if rounds.split()[1] is not None else 0  # an axis, where each sequence has levels of its own
     if is_traced(learner, begin, rounds):
         program = _differentiable(kernel, fresh, keep)
         for _ in batch:
-            program = jax.vmap(program, in_axes=(None, None if fresh else 0, Rounds(0, None, 0)))
+            program = jax.vmap(program, in_axes=(None, None if fresh else 0, Rounds(0, own_levels, 0)))
         return program(learner, begin, jax.tree.map(jnp.asarray, rounds))
 
     # On the host from here: whatever its leading axes, a run is a batch of n sequences, one with n = 1.
-    rounds = Rounds(np.asarray(rounds.scores).reshape(-1, length), rounds.levels, observed.reshape(-1, length))
+    levels = rounds.levels if own_levels is None else np.asarray(rounds.levels).reshape(-1, *rounds.levels.shape[-2:])
+    rounds = Rounds(np.asarray(rounds.scores).reshape(-1, length), levels, observed.reshape(-1, length))
     begin = jax.tree.map(np.asarray, begin)
     if not fresh:
         begin = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch) :]), begin)
     if rounds.scores.size <= BLOCK:
         kept, end = _run_together(kernel, learner, begin, fresh, rounds.padded(), keep)
-        kept = kept[:, :length] if keep == "all" else kept
+        kept = kept if keep == "summary" else kept[:, :length]
     elif len(rounds.scores) == 1:
         kept, end = _run_segments(kernel, learner, begin, fresh, rounds, keep)
     else:
@@ -88,7 +92,7 @@ def run_kernel(
     if len(batch) != 1:
         kept, end = jax.tree.map(lambda leaf: leaf.reshape((*batch, *leaf.shape[1:])), (kept, end))
     # These arrays are nobody else's: JAX may use their memory as it is. Totals are left to the host's precision.
-    return jax.device_put(kept, may_alias=True) if keep == "all" else kept, jax.device_put(end, may_alias=True)
+    return kept if keep == "summary" else jax.device_put(kept, may_alias=True), jax.device_put(end, may_alias=True)
 
 
 def _run_together(
@@ -106,13 +110,15 @@ def _run_each(
 ) -> tuple[Any, State]:
     """Replay the sequences one after the other: vectorised, the loops would no longer be native."""
 
-    def one(given: Any) -> tuple[Any, State]:
-        own, placed, scores, observed = given
-        own = begin if fresh else own
-        counts = own.seen + _new_before(observed, own.seen.dtype)
-        return kernel.run(learner, own, placed, counts, Rounds(scores, rounds.levels, observed), keep, epoch)
+    every, shared = rounds.split()
 
-    return lax.map(one, (None if fresh else begin, placed, rounds.scores, rounds.observed))
+    def one(given: Any) -> tuple[Any, State]:
+        own, placed, rounds = given
+        own = begin if fresh else own
+        counts = own.seen + _new_before(rounds.observed, own.seen.dtype)
+        return kernel.run(learner, own, placed, counts, rounds.joined(shared), keep, epoch)
+
+    return lax.map(one, (None if fresh else begin, placed, every))
 
 
 def _new_before(observed: Array, dtype: Any) -> Array:
@@ -126,15 +132,16 @@ def _run_in_blocks(
     """Replay many sequences, a block of them per core at a time."""
     sequences, count = rounds.scores.shape
     dtype, levels, padded = rounds.scores.dtype, rounds.levels.shape[-1], rounds.padded()
-    everything = allocate_aligned((sequences, count, levels) if keep == "all" else (0,), dtype)
+    everything = allocate_aligned((0,) if keep == "summary" else (sequences, count, levels), dtype)
+    every, shared = padded.split()
 
     def run(block: slice) -> Any:
-        own, scores, observed = _take_block((None if fresh else begin, padded.scores, padded.observed), block)
+        own, rounds = _take_block((None if fresh else begin, every), block)
         own = begin if fresh else own
-        found = _run_together(kernel, learner, own, fresh, Rounds(scores, padded.levels, observed), keep)
+        found = _run_together(kernel, learner, own, fresh, rounds.joined(shared), keep)
         used = slice(min(block.stop, sequences) - block.start)
         kept, end = jax.tree.map(lambda leaf: leaf[used], found)
-        if keep == "all":
+        if keep != "summary":
             everything[block] = kept[:, :count]
             kept = None
         return kept, end
@@ -142,7 +149,7 @@ def _run_in_blocks(
     blocks = blocks_of_sequences(sequences, levels * padded.length * dtype.itemsize + 16 * count)
     results = in_threads(functools.partial(run, block) for block in blocks)
     kept, end = jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
-    return (everything if keep == "all" else kept), end
+    return (kept if keep == "summary" else everything), end
 
 
 def _take_block(tree: Any, block: slice) -> Any:
@@ -161,9 +168,10 @@ def _run_segments(
 ) -> tuple[Any, State]:
     """Replay one long sequence, a segment of rounds per core."""
     begin = begin if fresh else jax.tree.map(lambda leaf: leaf[0], begin)
-    rounds = Rounds(rounds.scores[0], rounds.levels, rounds.observed[0])
+    every, shared = rounds.split()
+    rounds = jax.tree.map(lambda leaf: leaf[0], every).joined(shared)
     placed = kernel.place(begin, fresh, rounds.scores, rounds.observed)
-    kept = allocate_aligned((rounds.length if keep == "all" else 0, rounds.levels.shape[-1]), rounds.scores.dtype)
+    kept = allocate_aligned((0 if keep == "summary" else rounds.length, rounds.levels.shape[-1]), rounds.scores.dtype)
 
     def run(segment: Segment) -> Any:
         found = jax.tree.map(np.asarray, segment.run())
@@ -175,7 +183,7 @@ def _run_segments(
     segments = kernel.segments(learner, begin, placed, rounds, keep)
     results = in_threads(functools.partial(run, segment) for segment in segments)
     end = next(end for _, end in results if end is not None)
-    found = kept if keep == "all" else sum_totals([totals for totals, _ in results])
+    found = sum_totals([totals for totals, _ in results]) if keep == "summary" else kept
     return jax.tree.map(lambda leaf: np.asarray(leaf)[None], (found, end))
 
 
@@ -224,6 +232,9 @@ def _differentiable(kernel: NativeKernel, fresh: bool, keep: str) -> Callable[..
     @program.defjvp
     def derivative(given: Any, tangents: Any) -> Any:  # the generic scan knows how
         def scan(learner: Any, begin: State, rounds: Rounds) -> tuple[Any, State]:
+            if keep == "pits":
+                found, end = drive(pit, learner, begin, rounds)
+                return found[..., None], end
             return drive(thresholds, learner, begin, rounds, keep)
 
         return jax.jvp(scan, given, tangents)

@@ -35,6 +35,12 @@ def thresholds(learner: Any, state: State, score: Array, levels: Array, **given:
     return learner.quantile(state, levels, **given)
 
 
+def pit(learner: Any, state: State, score: Array, levels: Array, **given: Any) -> Array:
+    """Read off the PIT of the round's score: what the learner believes to lie below it."""
+    del levels
+    return learner.cdf(state, score, side="left", **given)
+
+
 def drive(
     read: Reader, learner: Any, state: State, rounds: Rounds, keep: str = "all", fresh: bool = False
 ) -> tuple[Any, State]:
@@ -56,8 +62,9 @@ def drive(
     used, rounds = jnp.asarray(count, jnp.int32) if count else None, rounds.padded()
     if layout is not None:
         begin = copy_to_rows(layout, state) if fresh else lay_out(layout, state)
-        whole = replicate(layout, (learner, rounds.levels, used))
-        found = _scan_apart(read, keep, layout.mesh, whole, begin, lay_out(layout, rounds._replace(levels=None)))
+        own, levels = rounds.split()
+        whole = replicate(layout, (learner, levels, used))
+        found = _scan_apart(read, keep, layout.mesh, whole, begin, lay_out(layout, own))
         found = collect(layout, found)
     else:
         if has_several_devices():  # of a sequence out of a batch: one device is enough
@@ -76,10 +83,9 @@ def _scan_any(
     if not batch:
         return _scan(read, keep, learner, state, rounds, used)
     count = math.prod(batch)
-    state, own = jax.tree.map(
-        lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, rounds._replace(levels=None))
-    )
-    answers, end = _scan_batch(read, keep, learner, state, own._replace(levels=rounds.levels), used)
+    own, levels = rounds.split()
+    state, own = jax.tree.map(lambda leaf: leaf.reshape((count, *leaf.shape[len(batch) :])), (state, own))
+    answers, end = _scan_batch(read, keep, learner, state, own.joined(levels), used)
     return jax.tree.map(lambda leaf: leaf.reshape(batch + leaf.shape[1:]), (answers, end))
 
 
@@ -141,10 +147,12 @@ def _scan_first(one_round: Callable[[Any, Any], Any], carry: Any, rows: Any, use
 def _scan_batch(
     read: Reader, keep: str, learner: Any, state: State, rounds: Rounds, used: Array | None
 ) -> tuple[Any, State]:
-    def one(state: State, own: Rounds) -> tuple[Any, State]:
-        return _scan(read, keep, learner, state, own._replace(levels=rounds.levels), used)
+    own, levels = rounds.split()
 
-    return jax.vmap(one)(state, rounds._replace(levels=None))
+    def one(state: State, own: Rounds) -> tuple[Any, State]:
+        return _scan(read, keep, learner, state, own.joined(levels), used)
+
+    return jax.vmap(one)(state, own)
 
 
 class Layout(NamedTuple):
@@ -181,8 +189,8 @@ def _scan_apart(
 ) -> tuple[Any, State]:
     """Scan a batch that is laid out over devices, with no communication among them."""
 
-    def program(learner: Any, levels: Array, used: Array, state: State, own: Rounds) -> tuple[Any, State]:
-        return _scan_any(read, keep, learner, state, own._replace(levels=levels), used)
+    def program(learner: Any, levels: Array | None, used: Array, state: State, own: Rounds) -> tuple[Any, State]:
+        return _scan_any(read, keep, learner, state, own.joined(levels), used)
 
     # Left to XLA's partitioner, a loop that ends when every sequence is done would ask all devices in every turn.
     parts = PartitionSpec(*mesh.axis_names)

@@ -325,6 +325,31 @@ def tree_walk(prior: Any, masses: Num[Array, " N"], values: Float[Array, " N"], 
     return _tree_walk(tree, levels, insert, find, read)
 
 
+def pit_walk(masses: Num[Array, " N"], levels: Float[Array, "1"]) -> Walk:
+    """
+    Weigh what lies below each round's own score, the PIT; a row of the walk is (:class:`Arrivals`, places, share).
+
+    ``masses`` are those of :func:`tree_walk`. ``places`` is how many of the values lie below the round's score, and
+    ``share`` the prior's cdf there.
+    """
+    tree = fenwick(masses)
+
+    def find(tree: Array, row: Any, level: Array, pointer: Any) -> Num[Array, "2"]:
+        def add(state: Any) -> Any:
+            index, total = state
+            return index & (index - 1), total + take(tree, index)
+
+        _, total = lax.while_loop(lambda state: state[0] > 0, add, (row[1], jnp.zeros((), tree.dtype)))
+        return jnp.stack([total, total])
+
+    def read(found: Any, rows: Any, levels: Array) -> Array:
+        arrivals, _, share = rows
+        mass = arrivals.atom[:, None] * found[..., 0].astype(share.dtype)
+        return jnp.minimum(arrivals.prior_weight[:, None] * share[:, None] + mass, 1)  # rounding only
+
+    return _tree_walk(tree, levels, lambda tree, row, first: insert(tree, row[0], first), find, read)
+
+
 def order_walk(learner: Any, masses: Num[Array, " N"], values: Float[Array, " N"], levels: Float[Array, "..."]) -> Walk:
     """
     Find the smallest score such that the scores up to it hold a share ``level`` of the total mass.

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpconformal.beliefs.weights import check_valid_count
+from dpconformal.beliefs.belief import check_valid_count
+from dpconformal.engine.scan import drive
 from dpconformal.engine.states import advance, check_countable, room_to_count
 from dpconformal.forecasts.distributions import SHAPES, LocationScale, Quantiles, scale_for_mean_error
 from dpconformal.learner import State, is_valid_score
+from dpconformal.rounds import Rounds, first_rounds, pad_with_last, padded_length
 from dpconformal.validation import (
     Numbers,
     Scalar,
@@ -34,6 +36,33 @@ class Errors(NamedTuple):
 
     total: Float[Array, "*B"]  # (), discounted sum; after one score its size, a first guess of the scale
     mass: Float[Array, "*B"]  # (), discounted number of errors; 0 until there are two scores
+
+
+ANY = np.zeros(1, np.float32)  # levels for form's sake: what is read off a round is the whole distribution
+
+
+def _predict_here(learner: Any, state: State, score: Array, levels: Array, context: Any = None) -> Any:
+    return learner.forecast(state, context)
+
+
+def _ask(found: Any, method: str, numbers: Any, rounds: Rounds) -> Any:
+    """Ask the distribution of each round, (..., T), about numbers, (A,) or (..., T, A); compiled for few lengths."""
+    axis, length = len(rounds.batch), rounds.length
+    if is_traced(found, numbers):
+        return _ask_all(found, method, jnp.asarray(numbers))
+    missing = padded_length(length) - length
+    found = jax.tree.map(lambda leaf: pad_with_last(leaf, axis, missing), found)
+    if np.ndim(numbers) > 1:
+        numbers = pad_with_last(numbers, np.ndim(numbers) - 2, missing)
+    return first_rounds(_ask_all(found, method, jnp.asarray(numbers)), axis, length)
+
+
+@jax.jit(static_argnames="method")
+def _ask_all(found: Any, method: str, numbers: Array) -> Array:
+    shape = min((leaf.shape for leaf in jax.tree.leaves(found)), key=len)
+    numbers = jnp.broadcast_to(numbers, (*shape, numbers.shape[-1]))
+    flat, asked = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(shape) :]), (found, numbers))
+    return jax.vmap(lambda one, asked: getattr(one, method)(asked))(flat, asked).reshape(numbers.shape)
 
 
 class Forecaster:
@@ -115,6 +144,31 @@ class Forecaster:
         """Return the state after one more score."""
         self._check(state)
         return _observe(self, room_to_count(state, 1), as_score(score, self.support), context)
+
+    def kernel(self, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
+        """Learn in one scan, and compute all thresholds after it; None where only totals are wanted."""
+        if keep == "summary":
+            return None
+        found, end = drive(_predict_here, self, begin, rounds._replace(levels=_ANY), fresh=fresh)
+        per_round = np.ndim(rounds.levels) > 1
+        return _ask(found, "quantile", rounds.levels, len(rounds.batch), per_round), end
+
+    def pits(self, begin: State, fresh: bool, rounds: Rounds) -> tuple[Any, State]:
+        """Return the PIT of each score, before it is learned, and the final state."""
+        found, end = drive(_predict_here, self, begin, rounds._replace(levels=_ANY), fresh=fresh)
+        return _ask(found, "cdf", rounds.scores[..., None], len(rounds.batch), True)[..., 0], end
+
+    def kernel(self, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
+        """Learn in one scan, and compute the thresholds of all rounds after it; None where only totals are wanted."""
+        if keep == "summary":
+            return None
+        found, end = drive(_predict_here, self, begin, rounds._replace(levels=ANY), fresh=fresh)
+        return _ask(found, "quantile", rounds.levels, rounds), end
+
+    def pits(self, begin: State, fresh: bool, rounds: Rounds) -> tuple[Any, State]:
+        """Return the PIT of each score before it is learned, and the final state."""
+        found, end = drive(_predict_here, self, begin, rounds._replace(levels=ANY), fresh=fresh)
+        return _ask(found, "cdf", rounds.scores[..., None], rounds)[..., 0], end
 
     def _check(self, state: Any, batched: bool = False) -> None:
         check_not_batched(self)
