@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from dpconformal.baselines import ACI, MVP, OGD, PID, SAOCP, SFOGD, AgACI, DtACI, MultiMVP, MultiOGD
     from dpconformal.checkpoints import Checkpoint, load, save
-    from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, Recalibrated, auto
+    from dpconformal.compositions import Aggregate, Corrected, Credible, Hierarchical, Rearranged, Recalibrated, auto
     from dpconformal.conformal import Conformal, Online, conformalize
     from dpconformal.panel.replaying import fit_belief, replay_panel
     from dpconformal.report import report
@@ -63,6 +63,7 @@ __all__ = [
     "NExCP",
     "Online",
     "Quantized",
+    "Rearranged",
     "Recalibrated",
     "Replay",
     "SlidingERM",
@@ -75,8 +76,8 @@ __all__ = [
     "diagnostics",
     "dirichlet",
     "experiments",
-    "forecasts",
     "fit_belief",
+    "forecasts",
     "learners",
     "load",
     "martingales",
@@ -114,7 +115,7 @@ _MODULES = (
 _NAMES = {
     "baselines": ("ACI", "MVP", "OGD", "PID", "SAOCP", "SFOGD", "AgACI", "DtACI", "MultiMVP", "MultiOGD"),
     "checkpoints": ("Checkpoint", "load", "save"),
-    "compositions": ("Aggregate", "Corrected", "Credible", "Hierarchical", "Recalibrated", "auto"),
+    "compositions": ("Aggregate", "Corrected", "Credible", "Hierarchical", "Rearranged", "Recalibrated", "auto"),
     "conformal": ("Conformal", "Online", "conformalize"),
     "panel.replaying": ("fit_belief", "replay_panel"),
     "report.page": ("report",),

@@ -114,9 +114,9 @@ class PlayedLearner(Protocol):
 
     def played(self, begin: State, fresh: bool, rounds: Any, feedback: Callable[[Any], Any]) -> Any:
         """
-        Return the context of :class:`dpconformal.rounds.Rounds` with what their forecasts said, to come with the scores.
+        Return the context of some rounds with what their forecasts said added, which comes with the scores.
 
-        ``feedback`` turns rounds into those that become known, delays and all.
+        ``feedback`` turns :class:`dpconformal.rounds.Rounds` into what becomes known in each of them.
         """
 
 

@@ -280,9 +280,12 @@ def run_replay(
         if rounds.feedback is not None:
             if keep == "summary":
                 return _totals_of_delayed(learner, begin, fresh, rounds)
-            # What is kept of every round are thresholds, which depend on what was observed alone.
+            # What is kept of every round are thresholds. They depend on what was observed alone, but for a context.
             own = rounds.feedback._replace(levels=rounds.levels)
-        found = learner.kernel(begin, fresh, own, keep)
+        late_context = (
+            own is not rounds and isinstance(learner, ContextLearner) and not isinstance(learner, PlayedLearner)
+        )
+        found = None if late_context else learner.kernel(begin, fresh, own, keep)
         if found is not None:
             return found
     return drive(thresholds, learner, begin, rounds, keep, fresh)

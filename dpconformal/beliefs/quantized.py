@@ -20,11 +20,11 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from dpconformal.beliefs.belief import (
     Belief,
     DirichletLearner,
-    walk_of_pits,
     check_rounds,
     check_state,
     check_valid_count,
     closes_over_traced,
+    walk_of_pits,
     weights_by_round,
     weights_of,
 )

@@ -139,7 +139,7 @@ class Recalibrated:
         dtype = dtype or jnp.result_type(float)
         return Recalibration(*(fresh_state(part, rounds, dtype) for part in self.learners))
 
-    def prepare(self, state: Recalibration, rounds: int) -> Recalibration:
+    def prepare(self, state: Any, rounds: int) -> Recalibration:
         """Make room for more rounds, also in a batch of states."""
         self._check(state)
         parts = zip(self.learners, state, strict=True)
@@ -157,14 +157,14 @@ class Recalibrated:
         parts = zip(self.learners, told[:2], strict=True)
         return Told(*(part.as_context(own, shape) if isinstance(part, ContextLearner) else None for part, own in parts))
 
-    def quantile(self, state: Recalibration, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
+    def quantile(self, state: Any, levels: Numbers, context: Any = None) -> Float[Array, "..."]:
         """Predict the threshold of each level."""
         self._check(state)
         told = self._told(context)
         asked = jnp.clip(self.by.quantile(state.by, levels, **_given(told.by)), 0, 1)
         return self.base.quantile(state.base, asked, **_given(told.base))
 
-    def cdf(self, state: Recalibration, x: Numbers, side: str = "right", context: Any = None) -> Float[Array, "..."]:
+    def cdf(self, state: Any, x: Numbers, side: str = "right", context: Any = None) -> Float[Array, "..."]:
         """Probability that the next score is at most x; with ``side="left"`` below x."""
         self._check(state)
         if not isinstance(self.by, BeliefLearner):
@@ -173,7 +173,7 @@ class Recalibrated:
         inner = self.base.cdf(state.base, x, side, **_given(told.base))
         return self.by.cdf(state.by, inner, side, **_given(told.by))
 
-    def observe(self, state: Recalibration, score: Numbers, context: Any = None) -> Recalibration:
+    def observe(self, state: Any, score: Numbers, context: Any = None) -> Recalibration:
         """Return the state after one more score."""
         self._check(state)
         told, score = self._told(context), as_score(score, self.support)
@@ -183,23 +183,21 @@ class Recalibrated:
         by = self.by.observe(state.by, jnp.clip(pit, 0, 1), **_given(told.by))
         return Recalibration(self.base.observe(state.base, score, **_given(told.base)), by)
 
-    def played(
-        self, begin: Recalibration, fresh: bool, rounds: Rounds, feedback: Callable[[Rounds], Rounds]
-    ) -> Told:
+    def played(self, begin: Recalibration, fresh: bool, rounds: Rounds, feedback: Callable[[Rounds], Rounds]) -> Told:
         """Add the PITs of the forecasts that are played: under a delay they come with the scores."""
         told = rounds.context._replace(pit=np.zeros(rounds.scores.shape, rounds.scores.dtype))
 
         def of_base(rounds: Rounds) -> Rounds:
             return rounds._replace(context=rounds.context.base)
 
+        def feedback_of_base(own: Rounds) -> Rounds:
+            return of_base(feedback(own._replace(context=told._replace(base=own.context))))
+
+        own = of_base(rounds)
         if isinstance(self.base, PlayedLearner):
-            inner = self.base.played(
-                begin.base, fresh, of_base(rounds), lambda own: of_base(feedback(own._replace(context=told._replace(base=own.context))))
-            )
-            told = told._replace(base=inner)
-        whole = rounds._replace(context=told)
-        whole = of_base(whole)._replace(feedback=of_base(feedback(whole)))
-        return told._replace(pit=run_pits(self.base, begin.base, fresh, whole)[0])
+            own = own._replace(context=self.base.played(begin.base, fresh, own, feedback_of_base))
+        pits, _ = run_pits(self.base, begin.base, fresh, own._replace(feedback=feedback_of_base(own)))
+        return told._replace(base=own.context, pit=pits)
 
     def kernel(self, begin: Recalibration, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
         """

@@ -24,7 +24,7 @@ class LocationScale:
     df: Any  # (), degrees of freedom of Student's t
     low: Any  # ()
     high: Any  # ()
-    shape: str
+    shape: str = "cauchy"
 
     def cdf(self, x: Float[Array, "*#T"]) -> Float[Array, "*T"]:
         """P(X ≤ x)."""

@@ -66,7 +66,9 @@ class Given(Forecaster):
             raise ValueError(f"Given.levels = {self.levels!r}: pass two levels or more in (0, 1), ascending")
         object.__setattr__(self, "levels", tuple(map(float, levels)))
         if (self.low, self.high) != (-math.inf, math.inf):
-            raise ValueError(f"Given.low, high = {self.low}, {self.high}: quantiles are on the whole line; leave them out")
+            raise ValueError(
+                f"Given.low, high = {self.low}, {self.high}: quantiles are on the whole line; leave them out"
+            )
 
     @property
     def width(self) -> int:
@@ -103,8 +105,8 @@ class Given(Forecaster):
         row = as_floats(context)
         if self.levels is not None:
             return Quantiles(jnp.asarray(self.levels, row.dtype), row)
-        cast = (jnp.asarray(part, row.dtype) for part in (self.df, self.low, self.high))
-        return LocationScale(row[0], jnp.where(row[1] > 0, row[1], jnp.nan), *cast, self.shape)
+        df, low, high = (jnp.asarray(part, row.dtype) for part in (self.df, self.low, self.high))
+        return LocationScale(row[0], jnp.where(row[1] > 0, row[1], jnp.nan), df, low, high, self.shape)
 
     def learn(self, state: Counted, score: Float[Array, ""], context: Any) -> Counted:
         """Learn nothing."""

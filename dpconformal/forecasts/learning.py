@@ -49,17 +49,17 @@ def _ask(found: Any, method: str, numbers: Any, rounds: Rounds) -> Any:
     """Ask the distribution of each round, (..., T), about numbers, (A,) or (..., T, A); compiled for few lengths."""
     axis, length = len(rounds.batch), rounds.length
     if is_traced(found, numbers):
-        return _ask_all(found, method, jnp.asarray(numbers))
+        return _ask_all(found, method, axis + 1, jnp.asarray(numbers))
     missing = padded_length(length) - length
     found = jax.tree.map(lambda leaf: pad_with_last(leaf, axis, missing), found)
     if np.ndim(numbers) > 1:
         numbers = pad_with_last(numbers, np.ndim(numbers) - 2, missing)
-    return first_rounds(_ask_all(found, method, jnp.asarray(numbers)), axis, length)
+    return first_rounds(_ask_all(found, method, axis + 1, jnp.asarray(numbers)), axis, length)
 
 
-@jax.jit(static_argnames="method")
-def _ask_all(found: Any, method: str, numbers: Array) -> Array:
-    shape = min((leaf.shape for leaf in jax.tree.leaves(found)), key=len)
+@jax.jit(static_argnames=("method", "axes"))
+def _ask_all(found: Any, method: str, axes: int, numbers: Array) -> Array:
+    shape = jax.tree.leaves(found)[0].shape[:axes]
     numbers = jnp.broadcast_to(numbers, (*shape, numbers.shape[-1]))
     flat, asked = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(shape) :]), (found, numbers))
     return jax.vmap(lambda one, asked: getattr(one, method)(asked))(flat, asked).reshape(numbers.shape)
@@ -72,7 +72,7 @@ class Forecaster:
     high: Scalar
     shape: str
     df: Scalar
-    state_type: ClassVar[type]
+    state_type: ClassVar[Any]
     at_least: ClassVar[dict[str, float]] = {"df": 1.0}  # hyperparameters, and their least values
 
     def __post_init__(self) -> None:
@@ -146,19 +146,6 @@ class Forecaster:
         return _observe(self, room_to_count(state, 1), as_score(score, self.support), context)
 
     def kernel(self, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
-        """Learn in one scan, and compute all thresholds after it; None where only totals are wanted."""
-        if keep == "summary":
-            return None
-        found, end = drive(_predict_here, self, begin, rounds._replace(levels=_ANY), fresh=fresh)
-        per_round = np.ndim(rounds.levels) > 1
-        return _ask(found, "quantile", rounds.levels, len(rounds.batch), per_round), end
-
-    def pits(self, begin: State, fresh: bool, rounds: Rounds) -> tuple[Any, State]:
-        """Return the PIT of each score, before it is learned, and the final state."""
-        found, end = drive(_predict_here, self, begin, rounds._replace(levels=_ANY), fresh=fresh)
-        return _ask(found, "cdf", rounds.scores[..., None], len(rounds.batch), True)[..., 0], end
-
-    def kernel(self, begin: State, fresh: bool, rounds: Rounds, keep: str) -> tuple[Any, State] | None:
         """Learn in one scan, and compute the thresholds of all rounds after it; None where only totals are wanted."""
         if keep == "summary":
             return None
@@ -183,9 +170,9 @@ class Forecaster:
 
 
 @jax.jit
-def _predict(learner: Forecaster, state: State, context: Any) -> LocationScale | Quantiles:
-    found = learner.predict(state, context)
-    return jax.tree.map(lambda leaf: jnp.where(state.seen < 0, jnp.nan, leaf), found)
+def _predict(learner: Forecaster, state: Any, context: Any) -> Any:
+    found, invalid = learner.predict(state, context), state.seen < 0
+    return jax.tree.map(lambda leaf: jnp.where(invalid, jnp.nan, leaf), found)
 
 
 @jax.jit
@@ -232,8 +219,8 @@ class LearntScale(Forecaster):
             low, high = jnp.log(low), jnp.log(high)
         # A location outside the support would leave hardly any of the mass inside.
         scale = jnp.minimum(scale, high - low)
-        cast = (jnp.asarray(part, dtype) for part in (self.df, self.low, self.high))
-        return LocationScale(jnp.clip(location, low, high), scale, *cast, self.shape)
+        df, low_end, high_end = (jnp.asarray(part, dtype) for part in (self.df, self.low, self.high))
+        return LocationScale(jnp.clip(location, low, high), scale, df, low_end, high_end, self.shape)
 
     def learn(self, state: State, score: Float[Array, ""], context: Any) -> State:
         """Learn from a score: the error of its forecast, then where to expect the next one."""

@@ -204,7 +204,7 @@ def regret_curve(thresholds: Any, scores: Any, levels: Any) -> tuple[np.ndarray,
         return paid - np.cumsum(pinball(np, best, score, levels) + (best - previous) * slope, axis=0), best
 
 
-def pit(run: Replay, key: Array | None = None) -> Any:
+def pit(run: Replay, key: Array | None = None, side: str = "right") -> Any:
     """
     Probability integral transform: where in the belief each score fell.
 
@@ -214,7 +214,9 @@ def pit(run: Replay, key: Array | None = None) -> Any:
         Of a belief, which is replayed.
     key : PRNG key, optional
         If given, a score that sits on an atom of the belief gets a uniform draw between P(X < score) and P(X ≤ score),
-        so that the PIT of a correct belief is uniform. Otherwise P(X ≤ score).
+        so that the PIT of a correct belief is uniform.
+    side : {"right", "left"}
+        Without a key, P(X ≤ score) or P(X < score), the left limit that :class:`dpconformal.Recalibrated` learns from.
 
     Returns
     -------
@@ -228,10 +230,12 @@ def pit(run: Replay, key: Array | None = None) -> Any:
     Array([0.2  , 0.929], dtype=float...)
     """
     _require_learner(run, "cdf")
+    if side not in ("left", "right") or (key is not None and side != "right"):
+        raise ValueError(f"side = {side!r}: pass 'left' or 'right', and none with a key")
     answer = read_again(run, _cdf_here, jnp.zeros(1, run.scores.dtype))
     below, here = answer[..., 0], answer[..., 1]
     if key is None:
-        return here
+        return below if side == "left" else here
     return jnp.minimum(below + (here - below) * jax.random.uniform(key, here.shape, here.dtype), here)
 
 

@@ -14,7 +14,7 @@ from scipy import special
 
 from dpconformal import metrics
 from dpconformal.beliefs import Quantized
-from dpconformal.compositions import Head, Hierarchical
+from dpconformal.compositions import Head, Hierarchical, Recalibrated
 from dpconformal.compositions.tree import nodes_of
 from dpconformal.metrics.arrays import arrays_of, batch_axes, checked_run
 from dpconformal.metrics.coverage import find_crossings
@@ -249,7 +249,8 @@ def checks_of(whole: Replay, delta: float) -> tuple[Check, ...]:
     regret = regret_check(run, regret_and_bound(whole, path))
     discounted = no_claim(run) if not_at_once(whole) else discounted_check(run, path)
     found = order, optimality, regret, discounted, coverage_check(whole, path, delta)
-    if isinstance(whole.learner, Hierarchical):  # what is proved of groups is not proved of all rounds together
+    # What is proved of groups is not proved of all rounds together, and what is proved of PITs not of scores.
+    if isinstance(whole.learner, (Hierarchical, Recalibrated)):
         return (order, *(no_claim(check.seen) for check in found[1:]))
     return found
 

@@ -129,7 +129,9 @@ def test_distributions_are_scipys(shape, low, high):
     np.testing.assert_allclose(ours.quantile(jnp.asarray(cdf)), x, rtol=1e-9)
     np.testing.assert_allclose(ours.density(jnp.asarray(x)), twin.pdf(z) / scale / (upto - below), rtol=1e-10)
     if low == -math.inf:  # digits of the lower tail
-        np.testing.assert_allclose(ours.quantile(jnp.array([1e-9, 1e-12])), place + scale * twin.ppf([1e-9, 1e-12]), rtol=1e-9)
+        np.testing.assert_allclose(
+            ours.quantile(jnp.array([1e-9, 1e-12])), place + scale * twin.ppf([1e-9, 1e-12]), rtol=1e-9
+        )
 
 
 def test_quantiles_are_interpolated_and_their_tails_decay():
