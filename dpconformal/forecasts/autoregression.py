@@ -75,7 +75,7 @@ class AutoRegression(LearntScale):
     >>> import dpconformal as dpc, numpy as np
     >>> scores = np.sin(np.arange(300.0))  # each is a sum of multiples of the two before
     >>> run = dpc.replay(AutoRegression(order=2), scores, levels=[0.5])
-    >>> bool(np.abs(run.thresholds[100:, 0] - scores[100:]).max() < 0.01)
+    >>> bool(np.abs(run.thresholds[100:, 0] - scores[100:]).max() < 0.05)
     True
     """
 
