@@ -58,11 +58,17 @@ class Rounds(NamedTuple):
         missing, axis = padded_length(length) - length, len(batch)
         if not missing:
             return self
-        own, levels = self.split()
-        own = jax.tree.map(functools.partial(pad_with_last, axis=axis, missing=missing), own)
+        # As split and joined, without their calls: this is on the way of every replay.
+        levels = None if np.ndim(self.levels) == len(batch) + 2 else self.levels
+        own = jax.tree.map(
+            functools.partial(pad_with_last, axis=axis, missing=missing),
+            self if levels is None else self._replace(levels=None),
+        )
         if isinstance(own.observed, np.ndarray):
             own.observed[..., length:] = False
-        return own.joined(pad_with_last(levels, 0, missing) if np.ndim(levels) == 2 else levels)
+        if levels is None:
+            return own
+        return own._replace(levels=pad_with_last(levels, 0, missing) if np.ndim(levels) == 2 else levels)
 
 
 def padded_length(rounds: int) -> int:
