@@ -97,8 +97,8 @@ def test_public_names():
 def test_imports_point_one_way():
     """Down this list only: a module imports from its own layer or those above it."""
     names = (
-        "pytree validation learner schedules rates priors rounds engine streams runs replay beliefs forecasts baselines "
-        "compositions martingales checkpoints metrics scores models conformal theory display plots dirichlet "
+        "pytree validation learner schedules rates priors rounds engine streams runs replay beliefs forecasts "
+        "baselines compositions martingales checkpoints metrics scores models conformal theory display plots dirichlet "
         "diagnostics experiments report panel __init__ files cli __main__"
     )
     layers = names.split()
