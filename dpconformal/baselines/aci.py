@@ -115,7 +115,7 @@ def window_of(state: State) -> Window:
     return Window(*state[:3])
 
 
-def check_window_and_misses(state: State, learner: WindowLearner) -> np.ndarray:
+def check_window_and_misses(state: State, learner: WindowLearner) -> np.ndarray | np.int64:
     """Refuse a window out of order, or more misses than rounds after the warm-up; return how many those are."""
     window_of(state).check(learner)
     judged = np.maximum(np.asarray(state.seen, np.int64) - learner.warmup, 0)

@@ -1,4 +1,8 @@
-"""Losses of thresholds and beliefs: the quantile loss, regret, CRPS; and the PIT, by which beliefs are calibrated."""
+"""
+Losses of thresholds and beliefs: the quantile loss, regret, CRPS; and the PIT, by which beliefs are calibrated.
+
+The formula of the quantile loss is :func:`dpconformal.engine.totals.pinball`, which the engine sums over rounds too.
+"""
 
 import contextlib
 from collections.abc import Callable
