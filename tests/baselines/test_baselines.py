@@ -595,3 +595,17 @@ def test_the_dead_have_no_say_in_saocp():
     poor, rich = (learner.observe(one, 0.3).answer for one in (state, state._replace(**huge)))
     assert np.isfinite(poor).all()
     np.testing.assert_array_equal(rich, poor)
+
+
+def test_gains_of_saocp_that_are_all_rounding_are_none():
+    """Finds a sum of gains that is 1e-16 in the place of 0: its expert would be the only rich one, and decide alone."""
+    learner = dpc.SAOCP([0.5])
+    state = learner.observe(learner.init(), 0.2)
+    second = np.asarray(state.births) == 2  # it has begun further up, and gains by a high score
+    gain = np.where(second, learner.observe(state, 0.9).gains, 0)
+    assert gain.max() > 0.1
+    even, nearly = (
+        learner.observe(state._replace(gains=jnp.where(second, rest - gain, 0)), 0.9) for rest in (0, 2e-16)
+    )
+    np.testing.assert_array_equal(nearly.gains[:, second], 0)
+    np.testing.assert_array_equal(nearly.answer, even.answer)

@@ -182,3 +182,16 @@ def test_float32_is_exact_for_a_nearby_level(name, learner):
     actual, ulp = np.asarray(actual, float), 1e-7
     assert (actual >= below - ulp).all()
     assert (actual <= above + ulp).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_probability_is_above_one(dtype):
+    """Finds a cdf without its cap: for some numbers of scores the prior's share and the masses add up to a bit more."""
+    learner = dpc.Exact(schedule=dpc.schedules.Dirichlet(3.0))
+    state, more = learner.init(60, dtype), 0
+    for score in sequences(60)["sorted"].astype(dtype):
+        state = learner.observe(state, score)
+        assert learner.cdf(state, dtype(1)) <= 1
+        belief = learner.belief(state)
+        more += int(belief.prior_weight + belief.cumulative[belief.used] > 1)
+    assert more  # so that the cap is needed

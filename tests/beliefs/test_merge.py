@@ -61,6 +61,14 @@ def test_discounted_merge_minds_the_order(learner):
     assert np.abs(one - other).max() > 1e-3
 
 
+def test_a_merged_window_is_the_sequential_one_to_the_bit():
+    """Finds scores that the second window has forgotten left out of the count of places: the wrong ones go next."""
+    learner = dpc.SlidingERM(4)
+    a, _, c = states(learner)
+    sequential = dpc.replay(learner, np.concatenate(PARTS), [0.5]).state
+    jax.tree.map(np.testing.assert_array_equal, learner.merge(a, c), sequential)
+
+
 def test_a_spoilt_part_spoils_the_whole():
     for learner in (dpc.Exact(), dpc.Quantized(4)):
         good = learner.observe(learner.init(), 0.5)

@@ -250,6 +250,10 @@ def test_miss_dependence_against_the_written_out_tests(run):
         assert float(here.independence) == pytest.approx(independence, abs=1e-9)
         assert float(here.unconditional) == pytest.approx(overall, abs=1e-9)
         assert float(here.independence_p) == pytest.approx(stats.chi2.sf(independence, 1), abs=1e-9)
+        # Finds the first round counted in the test of both, and one degree of freedom in the place of two.
+        both = independence + christoffersen(missed[1:, i], 1 - level)[1]
+        assert float(here.conditional) == pytest.approx(both, abs=1e-9)
+        assert float(here.conditional_p) == pytest.approx(stats.chi2.sf(both, 2), abs=1e-9)
         centred = missed[:, i] - missed[:, i].mean()
         acf = [(centred[k:] * centred[:-k]).sum() / (centred**2).sum() for k in range(1, 6)]
         np.testing.assert_allclose(here.autocorrelation, acf, atol=1e-12)

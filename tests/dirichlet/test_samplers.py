@@ -188,6 +188,14 @@ def test_future_scores_are_exchangeable_draws_of_the_predictive():
         assert abs(equal - chance) < 4 * np.sqrt(chance / DRAWS)
 
 
+def test_copies_of_copies_lead_back_to_the_first():
+    """Finds chains of copies that are not followed to their end: too many values are different then."""
+    future = np.asarray(future_scores(posterior_of(0), jax.random.key(2), 400, 40))
+    different = 1 + (np.diff(np.sort(future, axis=1), axis=1) > 0).sum(axis=1)
+    new = A / (A + np.arange(40))  # the chance that a score is no copy
+    assert abs(different.mean() - new.sum()) < 4 * np.sqrt((new * (1 - new)).sum() / 400)
+
+
 @pytest.mark.parametrize("method", list(SAMPLERS))
 def test_jit_vmap_and_single_precision(method):
     size = None if method == "bootstrap" else 32

@@ -76,6 +76,8 @@ def test_blocks_and_stretches_leave_no_seam(monkeypatch):
             run = both(learner, scores["tied"])
             both(learner, scores["drifting"], state=run.state)  # with a past
             both(learner, scores["uniform"], RNG.random((500, len(LEVELS))))
+            # Finds missing scores of earlier stretches counted as seen.
+            both(learner, scores["skewed"], mask=RNG.random(500) < 0.3)
             run = both(learner, np.stack([scores["uniform"], scores["constant"]])[:, :133])  # a batch, padded blocks
             inside = jax.jit(lambda s, own=learner: dpc.replay(own, s, LEVELS).thresholds)(scores["uniform"][:133])
             np.testing.assert_allclose(inside, run.thresholds[0], atol=1e-10, err_msg=name)
@@ -157,6 +159,14 @@ def test_a_sweep_is_one_program_and_gradients_are_those_of_the_scan():
     slopes = [jax.vmap(jax.grad(total), in_axes=(0, None))(betas, how) for how in ("auto", "scan")]
     np.testing.assert_allclose(*slopes, rtol=1e-9)
     assert (np.abs(slopes[0]) > 1e-3).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_that_a_stretch_forgets_weigh_nothing(dtype):
+    """Finds a memory that ends before the last bit of the total does: 2⁻¹⁵ of it in float32."""
+    for discount in (0.05, 0.9, 0.9999):
+        rounds = pointer_loop.rounds_remembered(discount, dtype)
+        assert discount**rounds < np.finfo(dtype).eps / 100 < discount ** (rounds / 2)
 
 
 @pytest.mark.parametrize("name", ["exact", "exact discounted", "quantized discounted"])

@@ -268,6 +268,8 @@ def test_what_is_found_says_what_it_means():
     assert "ever reaches 50 is at most 0.02" in found.guarantee
     assert exchangeability([]).alarm == 0
     assert exchangeability([]).p_value == 1
+    # Finds the capital of before the first round forgotten: this gambler only loses.
+    assert exchangeability(np.arange(5.0), Mixture(nodes=5, side="low")).p_value == 1
     for bad in (1.0, np.inf, np.nan):
         with pytest.raises(ValueError, match="threshold = "):
             exchangeability(scores, threshold=bad)

@@ -1,10 +1,13 @@
 """Metrics against definitions written out."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+import xarray as xr
 from cases import PRIORS, covering, sequences
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,6 +157,10 @@ def test_intervals():
     np.testing.assert_allclose(metrics.interval_width(run, 0.05, 0.95), high - low)
     fine = 2 / 0.1 * (np.maximum(low - s, 0) + np.maximum(s - high, 0))
     np.testing.assert_allclose(metrics.interval_score(run, 0.05, 0.95), high - low + fine)
+    # Finds the fine below the interval taken above it.
+    middle = np.asarray(run.thresholds)[:, 1]
+    uneven = np.maximum(low - s, 0) / 0.05 + np.maximum(s - middle, 0) / 0.5
+    np.testing.assert_allclose(metrics.interval_score(run, 0.05, 0.5), middle - low + uneven)
     with pytest.raises(ValueError, match=r"upper = 0.9: not one of the run's levels"):
         metrics.interval_width(run, 0.05, 0.9)
     with pytest.raises(ValueError, match="0 < lower < upper < 1"):
@@ -279,6 +286,16 @@ def test_summary_is_a_labelled_dataset():
         "batch",
         "level",
     )
+
+
+def test_a_summary_in_blocks_is_that_of_the_whole(monkeypatch):
+    """Finds a stretch of misses that ends with its block."""
+    missed = (np.arange(50) >= 17) & (np.arange(50) < 33)
+    run = RUN._replace(thresholds=np.where(missed[:, None], -1.0, RUN.thresholds))
+    whole = metrics.summary(run)
+    assert (whole.longest_miss_run >= 16).all()
+    monkeypatch.setattr(importlib.import_module("dpconformal.metrics.summary"), "BLOCK", 3 * 7)  # of 7 rounds
+    xr.testing.assert_allclose(metrics.summary(run), whole)
 
 
 def test_summary_of_levels_that_change():

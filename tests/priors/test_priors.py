@@ -153,6 +153,12 @@ def test_any_histogram(masses, gaps, p):
     np.testing.assert_allclose(prior.cdf(prior.quantile(p)), p, atol=1e-14)
 
 
+def test_the_density_of_a_histogram_at_an_inner_edge_is_that_of_the_bin_above():
+    """Finds the bin below it."""
+    prior = PRIORS["histogram"][0]
+    np.testing.assert_allclose(prior.density(prior.edges[:-1]), prior.masses / np.diff(prior.edges), rtol=1e-14)
+
+
 def test_histogram_from_scores():
     sample = np.array([0.1, 0.1, 0.4, 1.0])
     prior = priors.Histogram.from_scores(sample, bins=2, smoothing=2.0)
