@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpconformal import baselines, beliefs, compositions, priors, rates, schedules
+from dpconformal import baselines, beliefs, compositions, forecasts, priors, rates, schedules
 from dpconformal.compositions.tree import as_tree, size_of
 
 LEARNERS = (
@@ -21,7 +21,9 @@ LEARNERS = (
     *(baselines.OGD, baselines.SFOGD, baselines.SAOCP, baselines.ACI, baselines.DtACI, baselines.AgACI),
     *(baselines.PID, baselines.MVP, baselines.MultiOGD, baselines.MultiMVP),
     *(compositions.Credible, compositions.Corrected, compositions.Aggregate, compositions.Hierarchical),
+    *(compositions.Recalibrated, compositions.Rearranged),
 )
+FORECASTS = (forecasts.AutoRegression, forecasts.LocalLevel, forecasts.Seasonal, forecasts.Given)
 PRIORS = (
     *(priors.Uniform, priors.Beta, priors.TruncatedNormal, priors.Histogram, priors.Mixture),
     *(priors.HalfNormal, priors.Exponential, priors.LogNormal, priors.HalfCauchy),
@@ -30,6 +32,7 @@ SCHEDULES = (schedules.InverseSqrt, schedules.Dirichlet, schedules.Constant, sch
 # The only classes that a file can name. All are frozen dataclasses whose constructors check what they are given.
 CLASSES: dict[str, type] = {
     **{kind.__name__: kind for kind in LEARNERS},
+    **{f"forecasts.{kind.__name__}": kind for kind in FORECASTS},
     **{f"priors.{kind.__name__}": kind for kind in PRIORS},
     **{f"schedules.{kind.__name__}": kind for kind in SCHEDULES},
     "rates.Power": rates.Power,

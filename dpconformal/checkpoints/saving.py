@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpconformal.checkpoints.container import pack, unpack, write_whole
-from dpconformal.checkpoints.records import LEARNERS, as_jax, check_extent, describe, make_from, take_array
+from dpconformal.checkpoints.records import FORECASTS, LEARNERS, as_jax, check_extent, describe, make_from, take_array
+from dpconformal.compositions import Rearranged
 from dpconformal.engine.states import Delayed, split_delayed_state
 from dpconformal.learner import ContextLearner, Learner, SizedLearner, State, fresh_state
 from dpconformal.rounds import Rounds
@@ -59,7 +60,7 @@ def save(path: str | os.PathLike[str], learner: Learner, state: State = None) ->
     >>> learner, int(state.seen)
     (Exact(prior=Uniform(low=0.0, high=1.0), schedule=None, discount=0.99, capacity=None), 3)
     """
-    if not isinstance(learner, LEARNERS):
+    if not isinstance(learner, (*LEARNERS, *FORECASTS)):
         raise ValueError(
             f"learner = {learner!r}: only dpconformal's own learners can be saved, for a file holds no code; keep the "
             "arrays of another one's state by your own means"
@@ -114,7 +115,7 @@ def load(path: str | os.PathLike[str], function: Callable[[Any], Any] | None = N
     try:
         check_extent(header.get("learner"))
         learner = make_from(header.get("learner"), arrays, function)
-        if not isinstance(learner, LEARNERS):
+        if not isinstance(learner, (*LEARNERS, *FORECASTS)):
             raise ValueError("it describes no learner")
         entry = header.get("state")
         state = None
@@ -190,6 +191,11 @@ def _check_delayed(learner: Learner, state: Delayed) -> None:
     if context is not None:
         if not isinstance(learner, ContextLearner):
             raise ValueError(f"state.waiting.context is there, and {type(learner).__name__} takes none")
+        if isinstance(context, tuple):
+            raise ValueError(
+                f"state.waiting.context: what a {type(learner).__name__} with a delay waits for has no file; save "
+                "state.state, which forgets the scores on their way"
+            )
         if np.shape(context)[: scores.ndim] != scores.shape:
             raise ValueError(f"state.waiting.context has shape {np.shape(context)}, and the scores {scores.shape}")
         learner.as_context(context, scores.shape)
@@ -209,7 +215,7 @@ def _check_state(learner: Learner, state: State, pattern: State) -> None:
         return
     if isinstance(learner, SizedLearner):
         learner.prepare(state, 0)
-    state.check(learner)
+    state.check(learner.learner if isinstance(learner, Rearranged) else learner)  # its state is that of the method
 
 
 def _pattern(learner: Learner) -> State:

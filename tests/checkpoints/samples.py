@@ -59,6 +59,8 @@ SAMPLES = {
     "Corrected": dpc.Corrected(dpc.Quantized(16, rounding="nearest")),
     "Exact_batch": dpc.Exact(),
     "Quantized_up": dpc.Quantized(16),
+    "Recalibrated": dpc.Recalibrated(dpc.Exact(discount=0.9), dpc.Quantized(16)),
+    "Rearranged": dpc.Rearranged(dpc.OGD(GRID)),
     "Hierarchical_up_bins": dpc.Hierarchical(3, concentrations=2.0, bins=16),
 }
 

@@ -88,7 +88,7 @@ def test_every_schedule(schedule, tmp_path):
 
 
 def test_every_exported_class_has_a_name_in_files():
-    ours = [dpc, priors, schedules, rates]
+    ours = [dpc, dpc.forecasts, priors, schedules, rates]
     found = {value for module in ours for value in vars(module).values() if isinstance(value, type)}
     registered = {kind for kind in found if jax.tree_util.all_leaves([kind]) and hasattr(kind, "__dataclass_fields__")}
     apart = {priors.NumPyroPrior, schedules.Custom, rates.Custom}  # told in ways of their own
