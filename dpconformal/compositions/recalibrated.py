@@ -33,6 +33,7 @@ from dpconformal.validation import Numbers, Scalar, as_score, check_not_batched,
 
 def default_by() -> Quantized:
     """Return the belief about PITs that is the default: it forgets, and its prior weighs as much as one PIT."""
+    # Rounded up, a PIT of the last bin would count at 1, and a threshold on the whole line would be infinite.
     return Quantized(256, schedule=Constant(0.01), discount=0.99, rounding="nearest")
 
 
@@ -85,8 +86,8 @@ class Recalibrated:
     base : Learner
         A belief: a learner with a cdf, on any support. One of :mod:`dpconformal.forecasts` needs no range.
     by : Learner, optional
-        A learner on [0, 1]. By default a light ``Quantized`` that forgets: 256 bins, discount 0.99, and a prior of
-        weight 0.01.
+        A learner on [0, 1]. By default a light ``Quantized`` that forgets: 256 bins that round to the nearest, discount
+        0.99, and a prior of weight 0.01. No coverage is promised of it; it is what does well.
 
     Notes
     -----
@@ -205,6 +206,7 @@ class Recalibrated:
 
         None where the rounds are those of a delay, and what is known of a round is not what is known of its score.
         """
+        rounds = rounds._replace(context=rounds.context or Told())
         told = rounds.context
         if told.pit is not None and (told.base is not None or told.by is not None):
             return None

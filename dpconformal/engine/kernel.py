@@ -109,7 +109,6 @@ def _run_each(
     kernel: NativeKernel, fresh: bool, epoch: int, learner: Any, begin: State, placed: Any, rounds: Rounds, keep: str
 ) -> tuple[Any, State]:
     """Replay the sequences one after the other: vectorised, the loops would no longer be native."""
-
     every, shared = rounds.split()
 
     def one(given: Any) -> tuple[Any, State]:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.forecasts.learning import Errors, LearntScale
+from dpconformal.forecasts.learning import Errors, LearntScale, check_sums
 from dpconformal.pytree import register
-from dpconformal.validation import Scalar, check_int, check_within
+from dpconformal.validation import Scalar, check_int
 
 LONGEST = 64  # scores that a regression may look back upon
 RIDGE = 1e-5  # of the mean eigenvalue
@@ -30,15 +29,6 @@ class Regression(NamedTuple):
     def check(self, learner: Any) -> None:
         """Refuse what no replay leaves."""
         check_sums(self)
-
-
-def check_sums(state: Any) -> None:
-    """Check that the sums of a state are finite, and that those of sizes are not negative."""
-    for name, leaf in state._asdict().items():
-        for part in leaf if isinstance(leaf, Errors) else (leaf,):
-            low = 0 if isinstance(leaf, Errors) or name == "mass" else -np.inf
-            if name != "seen":
-                check_within(f"state.{name}", part, low, np.inf)
 
 
 @register(static=("order", "shape"))

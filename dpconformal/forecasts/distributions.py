@@ -34,7 +34,9 @@ class LocationScale:
     def quantile(self, p: Float[Array, "*#T"]) -> Float[Array, "*T"]:
         """Smallest x of the support with P(X ≤ x) ≥ p."""
         below, inside = self._mass()
-        x = self.location + self.scale * _standard_quantile(self.shape, self.df, below + inside * p)
+        # What is infinite is put in place at the end: on the way it would make derivatives NaN.
+        inner = jnp.where((p > 0) & (p < 1), p, 0.5)
+        x = self.location + self.scale * _standard_quantile(self.shape, self.df, below + inside * inner)
         x = jnp.exp(x) if self.shape == "log_normal" else x
         low, high = (jnp.asarray(end, p.dtype) for end in (self.low, self.high))
         x = jnp.where(p == 0, low, jnp.where(p == 1, high, jnp.clip(x, low, high)))
@@ -54,12 +56,14 @@ class LocationScale:
         return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1)), -jnp.inf)
 
     def _standard_cdf(self, x: Array) -> Array:
-        z = jnp.where(jnp.isinf(x), x, (x - self.location) / self.scale)
+        infinite = jnp.isinf(x)
+        z = (jnp.where(infinite, 0, x) - self.location) / self.scale
         if self.shape in ("normal", "log_normal"):
-            return ndtr(z)
-        # From the nearer tail, where no digits are lost in a difference to 1.
-        tail = _tail(self.shape, self.df, jnp.abs(z))
-        return jnp.where(z > 0, 1 - tail, tail)
+            value = ndtr(z)
+        else:  # from the nearer tail, where no digits are lost in a difference to 1
+            tail = _tail(self.shape, self.df, jnp.abs(z))
+            value = jnp.where(z > 0, 1 - tail, tail)
+        return jnp.where(infinite, (x > 0).astype(value.dtype), value)
 
     def _mass(self) -> tuple[Array, Array]:
         """Return the mass below the support, and that inside."""

@@ -39,7 +39,7 @@ class Given(Forecaster):
     levels : sequence of float, optional
         Of the quantiles, ascending, at least two. None: the context is location and scale.
     shape, df, low, high
-        As for :class:`AutoRegression`. Quantiles are on the whole line, and take no other ends.
+        As for :class:`AutoRegression`. Quantiles take none of them.
 
     Examples
     --------
@@ -65,10 +65,9 @@ class Given(Forecaster):
         if not fits or (np.diff(levels) <= 0).any():
             raise ValueError(f"Given.levels = {self.levels!r}: pass two levels or more in (0, 1), ascending")
         object.__setattr__(self, "levels", tuple(map(float, levels)))
-        if (self.low, self.high) != (-math.inf, math.inf):
-            raise ValueError(
-                f"Given.low, high = {self.low}, {self.high}: quantiles are on the whole line; leave them out"
-            )
+        if (self.shape, self.low, self.high) != ("cauchy", -math.inf, math.inf):
+            given = f"Given.shape, low, high = {self.shape!r}, {self.low}, {self.high}"
+            raise ValueError(f"{given}: quantiles have a shape of their own, on the whole line; leave these out")
 
     @property
     def width(self) -> int:

@@ -22,12 +22,14 @@ from dpconformal.validation import (
     as_score,
     check_float,
     check_not_batched,
+    check_within,
     is_traced,
 )
 
 # The smallest number whose logarithm is taken: the smallest normal one of float32.
 SMALLEST = 1.1754944e-38
 EXEMPT = 10  # first rounds in which no score is taken for an outlier
+_DF = 4.0  # degrees of freedom, where none are given
 OUTLIER = 10.0  # scales: a score is learnt as if it were no further from its forecast
 
 
@@ -36,6 +38,15 @@ class Errors(NamedTuple):
 
     total: Float[Array, "*B"]  # (), discounted sum; after one score its size, a first guess of the scale
     mass: Float[Array, "*B"]  # (), discounted number of errors; 0 until there are two scores
+
+
+def check_sums(state: Any) -> None:
+    """Check that the sums of a state are finite, and that those of sizes are not negative."""
+    for name, leaf in state._asdict().items():
+        for part in leaf if isinstance(leaf, Errors) else (leaf,):
+            low = 0 if isinstance(leaf, Errors) or name == "mass" else -np.inf
+            if name != "seen":
+                check_within(f"state.{name}", part, low, np.inf)
 
 
 ANY = np.zeros(1, np.float32)  # levels for form's sake: what is read off a round is the whole distribution
@@ -81,6 +92,8 @@ class Forecaster:
             raise ValueError(f"{own}.shape = {self.shape!r}: pass one of {', '.join(map(repr, SHAPES))}")
         for name, least in self.at_least.items():
             object.__setattr__(self, name, check_float(f"{own}.{name}", getattr(self, name), least))
+        if self.shape != "student_t" and not is_traced(self.df) and not np.array_equal(self.df, _DF):
+            raise ValueError(f"{own}.df = {self.df}: only shape='student_t' has degrees of freedom; leave it out")
         for name, infinite in (("low", -math.inf), ("high", math.inf)):
             end = getattr(self, name)
             if is_traced(end) or np.ndim(end) or end != infinite:

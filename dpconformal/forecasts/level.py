@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpconformal.forecasts.autoregression import check_sums
-from dpconformal.forecasts.learning import Errors, LearntScale
+from dpconformal.forecasts.learning import Errors, LearntScale, check_sums
 from dpconformal.pytree import register
 from dpconformal.validation import Scalar, check_size, is_traced, raise_at
 

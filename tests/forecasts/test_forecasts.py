@@ -157,9 +157,23 @@ def test_bad_hyperparameters_are_refused_by_name():
         (lambda: Seasonal(0), "Seasonal.period = 0"),
         (lambda: AutoRegression(low=1.0, high=1.0), "AutoRegression.high = 1.0: must exceed"),
         (lambda: AutoRegression(shape="log_normal", low=-1.0), "a log-normal score is positive"),
+        (lambda: AutoRegression(df=7.0), r"AutoRegression\.df = 7\.0: only shape='student_t' has degrees of freedom"),
+        (lambda: Given(levels=[0.1, 0.9], shape="normal"), r"Given\.shape, low, high = 'normal'.*leave these out"),
     ]:
         with pytest.raises(ValueError, match=message):
             wrong()
+
+
+def test_derivatives_pass_infinite_ends():
+    """Finds a NaN that an end at infinity, or level 0 or 1, puts into the derivative of every other threshold."""
+    scores = jnp.asarray(SCORES["walk"][:40])
+
+    def total(memory):
+        found = dpc.replay(dpc.Recalibrated(LocalLevel(memory), dpc.Exact()), scores, LEVELS).thresholds
+        return jnp.sum(found[:, 1:-1])
+
+    numeric = (total(8 + 1e-6) - total(8 - 1e-6)) / 2e-6
+    np.testing.assert_allclose(jax.grad(total)(8.0), numeric, rtol=1e-4)
 
 
 def test_one_huge_score_spoils_little():
